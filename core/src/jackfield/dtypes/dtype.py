@@ -1,0 +1,197 @@
+"""What a dtype is: a name, a block of the last axis, its bytes, and the way there and back.
+
+A plain dtype is a block of one element. A block dtype cuts the last axis into blocks of `block` elements, each stored
+in `block_nbytes` bytes; the blocks of a row lie back to back without padding. All bytes are little-endian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jackfield.errors import AttributeValueError, DTypeError, ShapeError
+
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+# Blocks are coded a piece at a time, so that the working set stays in a core's cache and temporaries stay small.
+_PIECE = 1 << 16  # elements
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How blocks are coded.
+
+    decode: blocks u8 (n, block_nbytes) into out f32 (n, block).
+    encode: finite x f32 (n, block) into blocks u8 (n, block_nbytes).
+    scales: byte offsets of the f16 scales in a block; all must be finite.
+    """
+
+    decode: Callable[[U8, F32], None]
+    encode: Callable[[F32, U8], None]
+    scales: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DType:
+    """The type of a tensor's elements. There is one object a name, so `is`, `==` and hashing agree, also after pickling.
+
+    name: the public name, GGUF's for block types.
+    block, block_nbytes: elements and bytes of a block; 1 and the size of an element for plain dtypes.
+    numpy: the array dtype of the same bytes; None for block types.
+    gguf_id: the number of the type in GGUF files; None where the format has none.
+    """
+
+    name: str
+    block: int
+    block_nbytes: int
+    numpy: np.dtype[np.generic] | None
+    gguf_id: int | None
+    is_float: bool = False
+    is_integer: bool = False
+    codec: Codec | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return _restore, (self.name,)
+
+    @property
+    def is_block(self) -> bool:
+        return self.codec is not None
+
+    def row_nbytes(self, elements: int) -> int:
+        """Bytes of a row of so many elements. Raises: ShapeError if they don't fill whole blocks."""
+        if elements % self.block:
+            raise ShapeError(
+                f"[{self.name}] the last axis has {elements} elements: it must be a multiple of {self.block}"
+            )
+        return elements // self.block * self.block_nbytes
+
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a dense tensor of this shape (in elements). Raises: ShapeError, also for a block dtype of rank 0."""
+        if not shape:
+            return self.row_nbytes(1)
+        return math.prod(shape[:-1]) * self.row_nbytes(shape[-1])
+
+    def encode(self, x: ArrayLike) -> U8:
+        """The bytes of real numbers x (..., K): u8 (..., K / block * block_nbytes).
+
+        Block dtypes code f32 (others are converted to it). Plain floats round to nearest even and keep inf and NaN;
+        plain integers take only whole numbers in range; bool is x != 0.
+        Raises: ShapeError; AttributeValueError (a ValueError) for what can't be coded.
+        """
+        array = np.asarray(x)
+        if array.ndim == 0:
+            raise ShapeError(f"[encode {self.name}] x has rank 0: it must have a last axis")
+        if array.dtype.kind == "c" or array.dtype.hasobject:
+            raise DTypeError(f"[encode {self.name}] x is {array.dtype}: it must be real numbers")
+        row = self.row_nbytes(array.shape[-1])
+        shape = (*array.shape[:-1], row)
+        if self.codec is None:
+            return _plain_bytes(self, array).reshape(shape)
+        return _encode_blocks(self, self.codec, array).reshape(shape)
+
+    def decode(self, raw: ArrayLike) -> F32:
+        """The values of raw u8 (..., row bytes): f32 (..., K). Raises: ShapeError, DTypeError."""
+        array = np.asarray(raw)
+        if array.dtype != np.uint8:
+            raise DTypeError(f"[decode {self.name}] raw is {array.dtype}: it must be u8")
+        if array.ndim == 0 or array.shape[-1] % self.block_nbytes:
+            raise ShapeError(
+                f"[decode {self.name}] raw is {list(array.shape)}: rows must be whole blocks of {self.block_nbytes} bytes"
+            )
+        blocks = np.ascontiguousarray(array).reshape(-1, self.block_nbytes)
+        shape = (*array.shape[:-1], array.shape[-1] // self.block_nbytes * self.block)
+        if self.codec is None:
+            return _plain_values(self, blocks).reshape(shape)
+        return _decode_blocks(self, self.codec, blocks).reshape(shape)
+
+    def first_bad_block(self, raw: U8) -> int | None:
+        """Number of the first block with a scale that is not finite, counted over raw u8 (..., row bytes); or None."""
+        if self.codec is None:
+            return None
+        blocks = raw.reshape(-1, self.block_nbytes)
+        bad = np.zeros(len(blocks), bool)
+        for at in self.codec.scales:
+            bad |= (blocks[:, at + 1] & 0x7C) == 0x7C  # all exponent bits of an f16 set: inf or NaN
+        return int(bad.argmax()) if bad.any() else None
+
+
+# Filled by the table of dtypes; pickles hold the name only.
+REGISTERED: dict[str, DType] = {}
+
+
+def _restore(name: str) -> DType:
+    return REGISTERED[name]
+
+
+def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[np.generic]) -> U8:
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow to inf is found below and named
+        x = np.ascontiguousarray(array, np.float32).reshape(-1, dtype.block)
+    out = np.empty((len(x), dtype.block_nbytes), np.uint8)
+    step = max(1, _PIECE // dtype.block)
+    for start in range(0, len(x), step):
+        piece, coded = x[start : start + step], out[start : start + step]
+        finite = np.isfinite(piece).all(axis=1)
+        if not finite.all():
+            block = start + int(finite.argmin())
+            raise AttributeValueError(f"[encode {dtype.name}] block {block} holds inf or NaN: x must be finite in f32")
+        with np.errstate(all="ignore"):  # what overflows ends in a scale that is not finite
+            codec.encode(piece, coded)
+        bad = dtype.first_bad_block(coded)
+        if bad is not None:
+            raise AttributeValueError(
+                f"[encode {dtype.name}] block {start + bad} spans up to {np.abs(piece[bad]).max():g}: "
+                "its scale must fit f16 (65504)"
+            )
+    return out
+
+
+def _decode_blocks(dtype: DType, codec: Codec, blocks: U8) -> F32:
+    out = np.empty((len(blocks), dtype.block), np.float32)
+    step = max(1, _PIECE // dtype.block)
+    with np.errstate(invalid="ignore", over="ignore"):  # a file may hold inf and NaN scales; they decode to what they say
+        for start in range(0, len(blocks), step):
+            codec.decode(blocks[start : start + step], out[start : start + step])
+    return out
+
+
+def _plain_bytes(dtype: DType, array: NDArray[np.generic]) -> U8:
+    assert dtype.numpy is not None
+    if dtype.is_integer:
+        _check_whole(dtype, array)
+    with np.errstate(over="ignore", invalid="ignore"):  # floats round to inf as IEEE says
+        dense = np.ascontiguousarray(array, dtype.numpy.newbyteorder("<"))
+    return dense.view(np.uint8)
+
+
+def _check_whole(dtype: DType, array: NDArray[np.generic]) -> None:
+    assert dtype.numpy is not None
+    if array.size == 0 or array.dtype == bool:
+        return
+    info = np.iinfo(dtype.numpy)
+    if array.dtype.kind not in "iu":
+        wide = array.astype(np.float64)
+        # float(2**63) is not in i64's range, though float(info.max) equals it: compare with the open end.
+        if not ((np.floor(wide) == wide) & (wide >= float(info.min)) & (wide < float(info.max + 1))).all():
+            raise AttributeValueError(_range_text(dtype, info))
+    elif int(array.min()) < info.min or int(array.max()) > info.max:
+        raise AttributeValueError(_range_text(dtype, info))
+
+
+def _range_text(dtype: DType, info: np.iinfo[np.integer]) -> str:  # type: ignore[type-var]
+    return f"[encode {dtype.name}] x must be whole numbers from {info.min} to {info.max}"
+
+
+def _plain_values(dtype: DType, blocks: U8) -> F32:
+    assert dtype.numpy is not None
+    if dtype.numpy == np.bool_:
+        return (blocks != 0).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # f64 beyond f32 becomes inf
+        return blocks.view(dtype.numpy.newbyteorder("<")).astype(np.float32)

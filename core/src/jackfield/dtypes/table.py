@@ -1,0 +1,98 @@
+"""The dtypes of jackfield, one object each, and the ways to find one."""
+
+from __future__ import annotations
+
+import difflib
+
+import ml_dtypes
+import numpy as np
+
+from jackfield.dtypes import k_blocks, small_blocks
+from jackfield.dtypes.dtype import REGISTERED, Codec, DType
+from jackfield.dtypes.gguf_types import GGUF_TYPES, REMOVED_GGUF_TYPES
+from jackfield.errors import DTypeError
+
+DTYPES = REGISTERED
+
+
+def _add(dtype: DType) -> DType:
+    DTYPES[dtype.name] = dtype
+    return dtype
+
+
+def _float(name: str, of: type[np.generic], gguf_id: int) -> DType:
+    plain = np.dtype(of)
+    return _add(DType(name, 1, plain.itemsize, plain, gguf_id, is_float=True))
+
+
+def _integer(name: str, of: type[np.generic], gguf_id: int | None) -> DType:
+    plain = np.dtype(of)
+    return _add(DType(name, 1, plain.itemsize, plain, gguf_id, is_integer=True))
+
+
+def _block(gguf_id: int, codec: Codec) -> DType:
+    row = GGUF_TYPES[gguf_id]
+    return _add(DType(row.name, row.block, row.block_nbytes, None, gguf_id, codec=codec))
+
+
+f32 = _float("f32", np.float32, 0)
+f16 = _float("f16", np.float16, 1)
+bf16 = _float("bf16", ml_dtypes.bfloat16, 30)
+f64 = _float("f64", np.float64, 28)
+i8 = _integer("i8", np.int8, 24)
+u8 = _integer("u8", np.uint8, None)
+i16 = _integer("i16", np.int16, 25)
+i32 = _integer("i32", np.int32, 26)
+i64 = _integer("i64", np.int64, 27)
+bool_ = _add(DType("bool", 1, 1, np.dtype(np.bool_), None))
+q4_0 = _block(2, small_blocks.Q4_0)
+q4_1 = _block(3, small_blocks.Q4_1)
+q5_0 = _block(6, small_blocks.Q5_0)
+q5_1 = _block(7, small_blocks.Q5_1)
+q8_0 = _block(8, small_blocks.Q8_0)
+q4_K = _block(12, k_blocks.Q4_K)
+q5_K = _block(13, k_blocks.Q5_K)
+q6_K = _block(14, k_blocks.Q6_K)
+
+_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype.numpy is not None}
+_BY_GGUF = {dtype.gguf_id: dtype for dtype in DTYPES.values() if dtype.gguf_id is not None}
+
+
+def by_name(name: str) -> DType:
+    """The dtype of this name. Raises: DTypeError with the nearest name and all names."""
+    found = DTYPES.get(name)
+    if found is not None:
+        return found
+    by_lower = {known.lower(): known for known in DTYPES}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
+    hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
+    raise DTypeError(f"[dtype] there is no dtype {name!r}{hint} known: {' '.join(DTYPES)}")
+
+
+def of_numpy(dtype: np.dtype[np.generic]) -> DType:
+    """The dtype with the same bytes as this array dtype. Raises: DTypeError, also for foreign byte order."""
+    found = _BY_NUMPY.get(np.dtype(dtype))
+    if found is None:
+        raise DTypeError(
+            f"[dtype] arrays of {dtype} have no dtype here: convert to one of "
+            f"{' '.join(known.name for known in _BY_NUMPY.values())} (native byte order) first"
+        )
+    return found
+
+
+def by_gguf_id(gguf_id: int) -> DType:
+    """The dtype of a tensor type number of GGUF. Raises: DTypeError that says which type the number means."""
+    found = _BY_GGUF.get(gguf_id)
+    if found is not None:
+        return found
+    if gguf_id in REMOVED_GGUF_TYPES:
+        raise DTypeError(
+            f"[dtype] GGUF type {gguf_id} ({REMOVED_GGUF_TYPES[gguf_id]}) was removed from the format: "
+            "convert the model again from its source"
+        )
+    if gguf_id in GGUF_TYPES:
+        raise DTypeError(
+            f"[dtype] GGUF type {gguf_id} ({GGUF_TYPES[gguf_id].name}) can't be computed with: "
+            f"convert to one of {' '.join(known.name for known in _BY_GGUF.values())}"
+        )
+    raise DTypeError(f"[dtype] there is no GGUF type {gguf_id}: the known ones end at {max(GGUF_TYPES)}")
