@@ -1,0 +1,341 @@
+"""An op is declared once: signature, rules, meaning and conformance cases in one decorated numpy function.
+
+The function's name is the op's name, positional parameters are operands (`| None = None`: optional), keyword-only
+parameters are attributes, the docstring is the documentation and the body is the meaning. Everything else derives from
+it: the builder, the checks, the reference device, the oracle, the conformance cases and docs/ops.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from .dtypes import DType, by_name, i32
+from .errors import AttributeValueError, DTypeError, Error, GraphError, ShapeError
+from .graph import Attr, Attrs, Tensor, node, view
+from .spec import Shape, Spec, View
+
+__all__ = ["OPS", "Array", "Call", "Case", "Draw", "Op", "Work", "case", "ints", "op", "rand", "values"]
+
+Array = np.ndarray
+Priority = Literal["P0", "P1", "P2"]
+Tolerance = Literal["E", "A", "T", "R", "M", "Q"]
+
+OPS: dict[str, Op] = {}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step costs on any device. multiply_adds: scalar multiply-adds; nbytes: bytes read once plus bytes written once."""
+
+    multiply_adds: int
+    nbytes: int
+
+
+class Call:
+    """One use of an op, as its rules see it: Specs by operand name (None when absent) and complete attributes."""
+
+    def __init__(self, op: Op, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> None:
+        self.op = op
+        self.specs = dict(zip(op.operands, specs, strict=True))
+        self.attrs = attrs
+
+    def __getitem__(self, name: str) -> Spec:
+        """The Spec of an operand that is present."""
+        spec = self.specs[name]
+        assert spec is not None
+        return spec
+
+    def get(self, name: str) -> Spec | None:
+        return self.specs[name]
+
+    def present(self) -> list[tuple[str, Spec]]:
+        return [(name, spec) for name, spec in self.specs.items() if spec is not None]
+
+    def attr(self, name: str) -> Any:
+        return self.attrs[name]
+
+    def shape_error(self, text: str) -> ShapeError:
+        return ShapeError(f"[{self.op.name}] {text}")
+
+    def dtype_error(self, text: str) -> DTypeError:
+        return DTypeError(f"[{self.op.name}] {text}")
+
+    def attr_error(self, text: str) -> AttributeValueError:
+        return AttributeValueError(f"[{self.op.name}] {text}")
+
+
+ShapeRule = Callable[[Call], Shape]
+DTypeRule = Callable[[Call], DType]
+WorkRule = Callable[[Call, Spec], Work]
+Check = Callable[[Call], None]
+ViewRule = Callable[[Call], View | None]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A tensor to be drawn for a case. dtype None: the dtype under test. fill: what to put in, see `draw`."""
+
+    shape: Shape
+    low: float = -1.0
+    high: float = 1.0
+    dtype: DType | None = None
+    shut: float = 0.0  # share of entries at -inf, for masks
+    fixed: tuple[float, ...] | None = None
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """float64 (or int64) values; the runner casts them to the dtype under test."""
+        if self.fixed is not None:
+            return np.array(self.fixed, np.float64 if self.dtype is None or self.dtype.is_float else np.int64).reshape(self.shape)
+        if self.dtype is not None and self.dtype.is_integer:
+            return rng.integers(int(self.low), int(self.high), self.shape, dtype=np.int64)
+        array = rng.uniform(self.low, self.high, self.shape)
+        if self.shut:
+            array[rng.random(self.shape) < self.shut] = -np.inf
+        return array
+
+
+def rand(*shape: int, low: float = -1.0, high: float = 1.0, dtype: DType | None = None, shut: float = 0.0) -> Draw:
+    """Uniform floats in [low, high); a share `shut` of them at -inf. dtype None: the one under test."""
+    return Draw(shape, low, high, dtype, shut)
+
+
+def ints(*shape: int, low: int = 0, high: int, dtype: DType = i32) -> Draw:
+    """Uniform integers in [low, high)."""
+    return Draw(shape, low, high, dtype)
+
+
+def values(array: Any, dtype: DType | None = None) -> Draw:
+    """These very values."""
+    fixed = np.asarray(array)
+    return Draw(fixed.shape, dtype=dtype, fixed=tuple(fixed.reshape(-1).tolist()))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One use of an op to try: draws by operand name, attributes, and the error it must raise, if any."""
+
+    operands: Mapping[str, Draw]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    raises: type[Error] | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{n}={'x'.join(map(str, d.shape)) or 'scalar'}" for n, d in self.operands.items()]
+        return "-".join(parts + [f"{k}={v}" for k, v in self.attrs.items()])
+
+
+@dataclass(frozen=True)
+class _UnboundCase:
+    args: tuple[Draw | None, ...]
+    kwargs: dict[str, Any]
+    raises: type[Error] | None
+
+
+def case(*operands: Draw | None, raises: type[Error] | None = None, **kwargs: Any) -> _UnboundCase:
+    """A conformance case: operands by position or name, attributes by name."""
+    return _UnboundCase(operands, kwargs, raises)
+
+
+class Op:
+    """One declared op. Calling it builds a node (or a view) and raises a user's mistakes on that line."""
+
+    def __init__(self, body: Callable[..., Any], *, declared: Declared) -> None:
+        parameters = inspect.signature(body).parameters.values()
+        self.name: str = body.__name__
+        self.doc: str = inspect.getdoc(body) or ""
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.operands: tuple[str, ...] = tuple(p.name for p in positional)
+        self.optional: frozenset[str] = frozenset(p.name for p in positional if p.default is None)
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.defaults: dict[str, Attr] = {p.name: p.default for p in keywords if p.default is not p.empty}
+        self.attrs: tuple[str, ...] = tuple(p.name for p in keywords)
+        self.body = body
+        self.declared = declared
+        self.priority, self.tolerance = declared.priority, declared.tolerance
+        self.inplace = declared.inplace
+        self.updates = declared.updates
+        self.is_view = declared.view is not None
+        self.cases: tuple[Case, ...] = tuple(self._bind(c) for c in declared.cases)
+
+    def _bind(self, raw: _UnboundCase) -> Case:
+        named = dict(zip(self.operands, raw.args, strict=False))
+        named |= {k: v for k, v in raw.kwargs.items() if k in self.operands}
+        attrs = {k: v for k, v in raw.kwargs.items() if k not in self.operands}
+        return Case({k: v for k, v in named.items() if v is not None}, attrs, raw.raises)
+
+    def complete(self, attrs: Mapping[str, Any]) -> Attrs:
+        """All attributes, defaults filled in, values made plain. Raises AttributeValueError for an unknown or missing one."""
+        if unknown := sorted(attrs.keys() - set(self.attrs)):
+            has = ", ".join(self.attrs) or "none"
+            raise AttributeValueError(f"[{self.name}] has no attribute {unknown[0]!r}; it has: {has}")
+        full = self.defaults | {name: _plain(value) for name, value in attrs.items()}
+        if missing := [name for name in self.attrs if name not in full]:
+            raise AttributeValueError(f"[{self.name}] needs the attribute {missing[0]!r}")
+        return Attrs(full)
+
+    def call(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Call:
+        """Checked operands and attributes. Raises GraphError's kin that name this op."""
+        if len(specs) > len(self.operands):
+            raise GraphError(f"[{self.name}] takes at most {len(self.operands)} operands, got {len(specs)}")
+        specs = (*specs, *[None] * (len(self.operands) - len(specs)))
+        for name, spec in zip(self.operands, specs, strict=True):
+            if spec is None and name not in self.optional:
+                raise GraphError(f"[{self.name}] needs the operand {name!r}")
+        call = Call(self, specs, self.complete(attrs))
+        for name, spec in call.present():
+            accepted = self.declared.accepts.get(name)
+            if accepted is not None and spec.dtype not in accepted:
+                takes = ", ".join(d.name for d in accepted)
+                raise DTypeError(f"[{self.name}] {name} is {spec.dtype}, must be one of {takes}")
+        if self.declared.check is not None:
+            self.declared.check(call)
+        return call
+
+    def infer(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Spec:
+        """The Spec of the result. Pure; raises what building the node would raise."""
+        return self._result(self.call(specs, attrs))
+
+    def _result(self, call: Call) -> Spec:
+        try:
+            return Spec(self.declared.dtype(call), self.declared.shape(call))
+        except ShapeError as e:
+            raise e if str(e).startswith("[") else ShapeError(f"[{self.name}] {e}") from None
+
+    def work(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Work:
+        """Declared work of a step, from Specs and attributes alone."""
+        call = self.call(specs, attrs)
+        return self.declared.work(call, self._result(call))
+
+    def __call__(self, *operands: Tensor | None, **keywords: Any) -> Tensor:
+        """A tensor that this op will make; operands by position or by name."""
+        given, attrs = self._split(operands, keywords)
+        for name, tensor in zip(self.operands, given, strict=True):
+            if tensor is not None and not isinstance(tensor, Tensor):
+                hint = "wrap arrays in jf.constant" if isinstance(tensor, np.ndarray) else "operands are Tensors"
+                raise DTypeError(f"[{self.name}] {name} is a {type(tensor).__name__}: {hint}")
+        call = self.call([t.spec if t is not None else None for t in given], attrs)
+        if self.declared.view is not None:
+            return self._view(call, given)
+        spec = self._result(call)
+        if self.updates:
+            target = given[0]
+            assert target is not None
+            spec = Spec(spec.dtype, spec.shape, target.spec.strides)
+        return node(self.name, given, call.attrs, spec)
+
+    def _split(self, operands: Sequence[Tensor | None], keywords: Mapping[str, Any]) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+        if len(operands) > len(self.operands):
+            raise GraphError(f"[{self.name}] takes at most {len(self.operands)} operands, got {len(operands)}")
+        named = dict(zip(self.operands, operands, strict=False))
+        for name in keywords.keys() & set(self.operands):
+            if name in named:
+                raise GraphError(f"[{self.name}] operand {name!r} is given twice")
+            named[name] = keywords[name]
+        attrs = {k: v for k, v in keywords.items() if k not in self.operands}
+        return tuple(named.get(name) for name in self.operands), attrs
+
+    def _view(self, call: Call, given: tuple[Tensor | None, ...]) -> Tensor:
+        assert self.declared.view is not None
+        (base, *_) = given
+        assert base is not None
+        self._result(call)
+        window = self.declared.view(call)
+        if window is None:  # no strides express it: a dense copy first
+            base = OPS["contiguous"](base)
+            window = self.declared.view(Call(self, [base.spec, *list(call.specs.values())[1:]], call.attrs))
+            assert window is not None, f"{self.name} of a dense tensor is always a view"
+        return view(self.name, base, Attrs(call.attrs), window)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}({', '.join([*self.operands, *self.attrs])})>"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the decorator was told; see `op`."""
+
+    shape: ShapeRule
+    dtype: DTypeRule
+    work: WorkRule
+    cases: Sequence[_UnboundCase]
+    accepts: Mapping[str, tuple[DType, ...]]
+    check: Check | None
+    view: ViewRule | None
+    inplace: tuple[str, ...]
+    updates: bool
+    tolerance: Tolerance
+    priority: Priority
+    selects: bool
+    moves: bool
+
+
+def op(
+    *,
+    shape: ShapeRule,
+    dtype: DTypeRule,
+    work: WorkRule,
+    cases: Sequence[_UnboundCase],
+    accepts: Mapping[str, Sequence[DType]],
+    tolerance: Tolerance,
+    check: Check | None = None,
+    view: ViewRule | None = None,
+    inplace: Sequence[str] = (),
+    updates: bool = False,
+    priority: Priority = "P0",
+    selects: bool = False,
+    moves: bool = False,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op.
+
+    shape, dtype: rules from a Call to the result's shape and dtype.
+    work: rule from a Call and the result's Spec to Work.
+    accepts: dtypes each operand may have; the first one is the default of the conformance cases.
+    check: what else must hold; raises through `call.shape_error` and its kin.
+    view: the op never runs; its window on the first operand, or None when a copy must come first.
+    inplace: operands whose memory the result may take over when they die there.
+    updates: the first operand is a target: the result is its new value, and a state is changed where it lies.
+    selects: the body runs in the operand's own dtype (argmax, casts), not in float64.
+    moves: elements are only moved: block dtypes arrive as raw blocks, `uint8[..., blocks, block_nbytes]`.
+    """
+
+    def declare(body: Callable[..., Any]) -> Op:
+        frozen = {name: tuple(dtypes) for name, dtypes in accepts.items()}
+        new = Op(
+            body,
+            declared=Declared(
+                shape, dtype, work, tuple(cases), frozen, check, view, tuple(inplace), updates, tolerance, priority,
+                selects, moves,
+            ),
+        )
+        assert new.name not in OPS, f"op {new.name} is declared twice"
+        OPS[new.name] = new
+        return new
+
+    return declare
+
+
+def _plain(value: Any) -> Attr:
+    """Numbers of numpy become Python's, lists tuples, dtypes their names: attributes are plain data."""
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(v) for v in value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise AttributeValueError(f"an attribute is a number, text, dtype or a tuple of these, not {type(value).__name__}")
+
+
+def dtype_attr(call: Call, name: str = "dtype") -> DType:
+    """A dtype named by an attribute. Raises DTypeError that names the op."""
+    try:
+        return by_name(call.attr(name))
+    except DTypeError as e:
+        raise call.dtype_error(str(e)) from None
+
+
