@@ -9,6 +9,9 @@
 #define JF_LEVEL base
 #endif
 
+// A member function that is not inlined would be one weak symbol for all levels, and the linker may keep the richest.
+#define JF_INLINE __attribute__((always_inline)) inline
+
 namespace jackfield {
 
 // Numbers are private to one wheel; names are those of the core's dtypes.
@@ -32,10 +35,10 @@ struct View {
     int64_t shape[RANK];
     int64_t stride[RANK];
 
-    int64_t size() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
-    int64_t last() const { return shape[3]; }
-    int64_t rows() const { return shape[0] * shape[1] * shape[2]; }
-    explicit operator bool() const { return present; }
+    JF_INLINE int64_t size() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
+    JF_INLINE int64_t last() const { return shape[3]; }
+    JF_INLINE int64_t rows() const { return shape[0] * shape[1] * shape[2]; }
+    JF_INLINE explicit operator bool() const { return present; }
 };
 
 // A value of an attribute. Numbers come as both double and int64; text as a C string; a tuple as up to 4 numbers.
@@ -76,8 +79,8 @@ struct Team {
     void (*barrier_)(void* pool, int32_t index);  // wait for all workers of the step
     int64_t (*next_)(void* pool);                 // 0, 1, 2, ...: each number once, from one counter for all workers
 
-    void barrier() const { if (count > 1) barrier_(pool, index); }
-    int64_t next() const { return next_(pool); }
+    JF_INLINE void barrier() const { if (count > 1) barrier_(pool, index); }
+    JF_INLINE int64_t next() const { return next_(pool); }
 };
 
 // Words for a refusal: a fixed buffer, so that nothing allocates and nothing is printed.
@@ -85,12 +88,12 @@ struct Words {
     char text[200];
     int32_t length;
 
-    Words& operator<<(const char* s) {
+    JF_INLINE Words& operator<<(const char* s) {
         while (*s && length < 199) text[length++] = *s++;
         text[length] = 0;
         return *this;
     }
-    Words& operator<<(int64_t n) {
+    JF_INLINE Words& operator<<(int64_t n) {
         char digits[24];
         int at = 24;
         digits[--at] = 0;
@@ -99,7 +102,7 @@ struct Words {
         if (n < 0) digits[--at] = '-';
         return *this << (digits + at);
     }
-    Words& operator<<(int n) { return *this << int64_t(n); }
+    JF_INLINE Words& operator<<(int n) { return *this << int64_t(n); }
 };
 
 enum Reads : int32_t { DENSE, ROWS, ANY };  // how an operand may arrive: no gaps, last axis dense, any strides
@@ -143,11 +146,11 @@ struct Kernel {
 struct Share {
     int64_t begin, end;
 };
-static inline Share share(int64_t n, const Team& team) {
+static JF_INLINE Share share(int64_t n, const Team& team) {
     return {n * team.index / team.count, n * (team.index + 1) / team.count};
 }
 
-static inline void set_fault(const Step& s, FaultCode code, int32_t operand, int64_t value) {
+static JF_INLINE void set_fault(const Step& s, FaultCode code, int32_t operand, int64_t value) {
     int32_t none = FAULT_NONE;
     if (__atomic_load_n(&s.fault->code, __ATOMIC_RELAXED) != FAULT_NONE) return;
     if (__atomic_compare_exchange_n(&s.fault->code, &none, int32_t(code), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {

@@ -15,13 +15,13 @@ from jackfield.errors import AttributeValueError, ShapeError
 
 
 def quantise_q8_0(x: ArrayLike) -> tuple[NDArray[np.int8], F32]:
-    """x (..., K), K a multiple of 32: q i8 (..., K) in -127..127, d f32 (..., K/32); x is about d*q.
+    """Of x (..., K), K a multiple of 32: q i8 (..., K) in -127..127, d f32 (..., K/32); x is about d*q.
 
     Raises: ShapeError, AttributeValueError for inf or NaN.
     """
     blocks = _blocks("q8_0", x, 32)
     q, d = round_to_int8(blocks)
-    return q.reshape(np.shape(x)), np.where(_vanishes(d), 0, d)[..., 0].astype(np.float32)
+    return q.reshape(np.shape(x)), d[..., 0]
 
 
 def quantise_q8_1(x: ArrayLike) -> tuple[NDArray[np.int8], F32, F32]:
@@ -32,7 +32,7 @@ def quantise_q8_1(x: ArrayLike) -> tuple[NDArray[np.int8], F32, F32]:
 
 
 def quantise_q8_K(x: ArrayLike) -> tuple[NDArray[np.int8], F32, NDArray[np.int16]]:  # noqa: N802 - the type's name
-    """x (..., K), K a multiple of 256: q i8 (..., K), d f32 (..., K/256), sums i16 (..., K/16) of 16 quants each.
+    """Of x (..., K), K a multiple of 256: q i8 (..., K), d f32 (..., K/256), sums i16 (..., K/16) of 16 quants each.
 
     The element of largest magnitude becomes -127, so d has the opposite sign; halves round to even.
     """
@@ -54,8 +54,3 @@ def _blocks(name: str, x: ArrayLike, block: int) -> F32:
     if not np.isfinite(array).all():
         raise AttributeValueError(f"[quantise {name}] x holds inf or NaN: it must be finite")
     return array.reshape(*array.shape[:-1], array.shape[-1] // block, block)
-
-
-def _vanishes(d: F32) -> NDArray[np.bool_]:
-    with np.errstate(divide="ignore", over="ignore"):
-        return ~np.isfinite(np.float32(1) / d)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +39,7 @@ class Codec:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DType:
-    """The type of a tensor's elements. There is one object a name, so `is`, `==` and hashing agree, also after pickling.
+    """The type of a tensor's elements. One object a name: `is`, `==` and hashing agree, also after pickling.
 
     name: the public name, GGUF's for block types.
     block, block_nbytes: elements and bytes of a block; 1 and the size of an element for plain dtypes.
@@ -49,7 +50,7 @@ class DType:
     name: str
     block: int
     block_nbytes: int
-    numpy: np.dtype[np.generic] | None
+    numpy: np.dtype[Any] | None
     gguf_id: int | None
     is_float: bool = False
     is_integer: bool = False
@@ -89,13 +90,13 @@ class DType:
         array = np.asarray(x)
         if array.ndim == 0:
             raise ShapeError(f"[encode {self.name}] x has rank 0: it must have a last axis")
-        if array.dtype.kind == "c" or array.dtype.hasobject:
+        if array.dtype.kind in "cOSUMm":
             raise DTypeError(f"[encode {self.name}] x is {array.dtype}: it must be real numbers")
         row = self.row_nbytes(array.shape[-1])
         shape = (*array.shape[:-1], row)
-        if self.codec is None:
-            return _plain_bytes(self, array).reshape(shape)
-        return _encode_blocks(self, self.codec, array).reshape(shape)
+        if self.codec is not None:
+            return _encode_blocks(self, self.codec, array).reshape(shape)
+        return _plain_bytes(self.name, np.dtype(self.numpy), array).reshape(shape)
 
     def decode(self, raw: ArrayLike) -> F32:
         """The values of raw u8 (..., row bytes): f32 (..., K). Raises: ShapeError, DTypeError."""
@@ -104,13 +105,14 @@ class DType:
             raise DTypeError(f"[decode {self.name}] raw is {array.dtype}: it must be u8")
         if array.ndim == 0 or array.shape[-1] % self.block_nbytes:
             raise ShapeError(
-                f"[decode {self.name}] raw is {list(array.shape)}: rows must be whole blocks of {self.block_nbytes} bytes"
+                f"[decode {self.name}] raw is {list(array.shape)}: rows must be whole blocks "
+                f"of {self.block_nbytes} bytes"
             )
         blocks = np.ascontiguousarray(array).reshape(-1, self.block_nbytes)
         shape = (*array.shape[:-1], array.shape[-1] // self.block_nbytes * self.block)
-        if self.codec is None:
-            return _plain_values(self, blocks).reshape(shape)
-        return _decode_blocks(self, self.codec, blocks).reshape(shape)
+        if self.codec is not None:
+            return _decode_blocks(self, self.codec, blocks).reshape(shape)
+        return _plain_values(np.dtype(self.numpy), blocks).reshape(shape)
 
     def first_bad_block(self, raw: U8) -> int | None:
         """Number of the first block with a scale that is not finite, counted over raw u8 (..., row bytes); or None."""
@@ -131,7 +133,7 @@ def _restore(name: str) -> DType:
     return REGISTERED[name]
 
 
-def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[np.generic]) -> U8:
+def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[Any]) -> U8:
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow to inf is found below and named
         x = np.ascontiguousarray(array, np.float32).reshape(-1, dtype.block)
     out = np.empty((len(x), dtype.block_nbytes), np.uint8)
@@ -156,42 +158,31 @@ def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[np.generic]) -> U8
 def _decode_blocks(dtype: DType, codec: Codec, blocks: U8) -> F32:
     out = np.empty((len(blocks), dtype.block), np.float32)
     step = max(1, _PIECE // dtype.block)
-    with np.errstate(invalid="ignore", over="ignore"):  # a file may hold inf and NaN scales; they decode to what they say
+    with np.errstate(invalid="ignore", over="ignore"):  # a file may hold inf and NaN scales: they decode as they are
         for start in range(0, len(blocks), step):
             codec.decode(blocks[start : start + step], out[start : start + step])
     return out
 
 
-def _plain_bytes(dtype: DType, array: NDArray[np.generic]) -> U8:
-    assert dtype.numpy is not None
-    if dtype.is_integer:
-        _check_whole(dtype, array)
+def _plain_bytes(name: str, plain: np.dtype[Any], array: NDArray[Any]) -> U8:
+    if plain.kind in "iu" and array.size and not _whole_in_range(array, np.iinfo(plain)):
+        info = np.iinfo(plain)
+        raise AttributeValueError(f"[encode {name}] x must be whole numbers from {info.min} to {info.max}")
     with np.errstate(over="ignore", invalid="ignore"):  # floats round to inf as IEEE says
-        dense = np.ascontiguousarray(array, dtype.numpy.newbyteorder("<"))
-    return dense.view(np.uint8)
+        return np.ascontiguousarray(array, plain.newbyteorder("<")).view(np.uint8)
 
 
-def _check_whole(dtype: DType, array: NDArray[np.generic]) -> None:
-    assert dtype.numpy is not None
-    if array.size == 0 or array.dtype == bool:
-        return
-    info = np.iinfo(dtype.numpy)
-    if array.dtype.kind not in "iu":
-        wide = array.astype(np.float64)
-        # float(2**63) is not in i64's range, though float(info.max) equals it: compare with the open end.
-        if not ((np.floor(wide) == wide) & (wide >= float(info.min)) & (wide < float(info.max + 1))).all():
-            raise AttributeValueError(_range_text(dtype, info))
-    elif int(array.min()) < info.min or int(array.max()) > info.max:
-        raise AttributeValueError(_range_text(dtype, info))
+def _whole_in_range(array: NDArray[Any], info: np.iinfo[Any]) -> bool:
+    if array.dtype.kind in "iub":
+        return int(array.min()) >= info.min and int(array.max()) <= info.max
+    wide = array.astype(np.float64)
+    # float(i64.max) rounds up to 2**63, which is out of range: compare with the open end.
+    inside = (wide >= float(info.min)) & (wide < float(info.max + 1))
+    return bool((inside & (np.floor(wide) == wide)).all())
 
 
-def _range_text(dtype: DType, info: np.iinfo[np.integer]) -> str:  # type: ignore[type-var]
-    return f"[encode {dtype.name}] x must be whole numbers from {info.min} to {info.max}"
-
-
-def _plain_values(dtype: DType, blocks: U8) -> F32:
-    assert dtype.numpy is not None
-    if dtype.numpy == np.bool_:
+def _plain_values(plain: np.dtype[Any], blocks: U8) -> F32:
+    if plain == np.bool_:
         return (blocks != 0).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # f64 beyond f32 becomes inf
-        return blocks.view(dtype.numpy.newbyteorder("<")).astype(np.float32)
+        return blocks.view(plain.newbyteorder("<")).astype(np.float32)

@@ -9,6 +9,7 @@ Nibbles: byte i of the 16 holds element i low and element i + 16 high. Fifth bit
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jackfield.dtypes.dtype import F32, U8, Codec
 
@@ -27,7 +28,8 @@ def write_f16(blocks: U8, at: int, values: F32) -> None:
 
 def reciprocal(d: F32) -> F32:
     """1/d in f32; 0 where d is 0, or so small that 1/d overflows (its f16 is 0 as well)."""
-    inverse = np.float32(1) / d
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(1) / d
     inverse[~np.isfinite(inverse)] = 0
     return inverse
 
@@ -98,7 +100,7 @@ def _affine(x: F32, steps: int) -> tuple[F32, F32, U8]:
 
 
 def _pack_nibbles(q: U8) -> U8:
-    return (q[:, :HALF] & 15) | (q[:, HALF:] << 4)
+    return np.bitwise_or(q[:, :HALF] & 15, q[:, HALF:] << 4)
 
 
 def _pack_fifth_bits(q: U8) -> U8:
@@ -133,10 +135,15 @@ def _encode_q5_1(x: F32, blocks: U8) -> None:
     blocks[:, 8:] = _pack_nibbles(q)
 
 
-def round_to_int8(x: F32) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int8]], F32]:
-    """Quants -127 .. 127 (halves away from zero) and f32 scales of blocks (..., 32): (..., 32) i8 and (..., 1)."""
+def round_to_int8(x: F32) -> tuple[NDArray[np.int8], F32]:
+    """Quants -127 .. 127 (halves away from zero) and f32 scales of blocks (..., 32): (..., 32) i8 and (..., 1).
+
+    A block too small for an inverse scale counts as zero, scale included.
+    """
     d = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
-    return round_half_away(x * reciprocal(d)).astype(np.int8), d
+    inverse = reciprocal(d)
+    d[inverse == 0] = 0
+    return round_half_away(x * inverse).astype(np.int8), d
 
 
 def _encode_q8_0(x: F32, blocks: U8) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -50,9 +51,9 @@ q4_1 = _block(3, small_blocks.Q4_1)
 q5_0 = _block(6, small_blocks.Q5_0)
 q5_1 = _block(7, small_blocks.Q5_1)
 q8_0 = _block(8, small_blocks.Q8_0)
-q4_K = _block(12, k_blocks.Q4_K)
-q5_K = _block(13, k_blocks.Q5_K)
-q6_K = _block(14, k_blocks.Q6_K)
+q4_K = _block(12, k_blocks.Q4_K)  # noqa: N816 - the format's spelling
+q5_K = _block(13, k_blocks.Q5_K)  # noqa: N816 - the format's spelling
+q6_K = _block(14, k_blocks.Q6_K)  # noqa: N816 - the format's spelling
 
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype.numpy is not None}
 _BY_GGUF = {dtype.gguf_id: dtype for dtype in DTYPES.values() if dtype.gguf_id is not None}
@@ -69,7 +70,7 @@ def by_name(name: str) -> DType:
     raise DTypeError(f"[dtype] there is no dtype {name!r}{hint} known: {' '.join(DTYPES)}")
 
 
-def of_numpy(dtype: np.dtype[np.generic]) -> DType:
+def of_numpy(dtype: np.dtype[Any]) -> DType:
     """The dtype with the same bytes as this array dtype. Raises: DTypeError, also for foreign byte order."""
     found = _BY_NUMPY.get(np.dtype(dtype))
     if found is None:
