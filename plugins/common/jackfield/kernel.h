@@ -76,10 +76,10 @@ struct Team {
     char* scratch;                                // work memory shared by all workers of the step, 64-byte aligned
     int64_t scratch_nbytes;
     void* pool;
-    void (*barrier_)(void* pool, int32_t index);  // wait for all workers of the step
+    void (*barrier_)(void* pool, int32_t count);  // wait for all workers of the step
     int64_t (*next_)(void* pool);                 // 0, 1, 2, ...: each number once, from one counter for all workers
 
-    JF_INLINE void barrier() const { if (count > 1) barrier_(pool, index); }
+    JF_INLINE void barrier() const { if (count > 1) barrier_(pool, count); }
     JF_INLINE int64_t next() const { return next_(pool); }
 };
 

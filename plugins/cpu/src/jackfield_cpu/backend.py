@@ -1,0 +1,105 @@
+"""Which devices there are, what their kernels read, which constants are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from jackfield.backend import (
+    Backend,
+    Device,
+    Kernel,
+    Packing,
+    Rates,
+    Reads,
+    Reason,
+    Spec,
+    Step,
+    Target,
+)
+
+from . import _native
+from .device import CpuDevice
+from .settings import read_settings
+from .steps import TABLE, step_tuple, view_tuple
+
+__all__ = ["CpuBackend"]
+
+# Shipped figures of one core, from bench/: multiply-adds and bytes a second.
+RATES = {
+    "base": Rates(6e9, 8e9, launch=3e-7),
+    "avx2": Rates(3e10, 1.5e10, launch=3e-7),
+    "avx512": Rates(5e10, 2e10, launch=3e-7),
+    "vnni": Rates(1e11, 2e10, launch=3e-7),
+}
+
+
+class CpuBackend(Backend):
+    name = "cpu"
+    api = (0, 1)
+
+    def __init__(self) -> None:
+        self._refusals: dict[Step, Reason | None] = {}
+        self._packers: _native.Pool | None = None
+
+    def devices(self) -> Sequence[Device]:
+        settings = read_settings()
+        target = _target(settings.level)
+        if settings.parts == 1:
+            return [CpuDevice("cpu:0", target, settings.threads)]
+        each = max(1, settings.threads // settings.parts)
+        return [CpuDevice(f"cpu:0:{part}", target, each) for part in range(settings.parts)]
+
+    def targets(self) -> Sequence[Target]:
+        return [_target(name) for name, _ in reversed(_native.levels())]
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        return {op: _kernel(*row) for op, row in TABLE.items()}
+
+    def why_not(self, step: Step, target: Target) -> Reason | None:
+        if step not in self._refusals:
+            text = _native.why_not(step_tuple(step))
+            self._refusals[step] = Reason(f"{step.op}: {text}") if text else None
+        return self._refusals[step]
+
+    def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
+        operands = TABLE[step.op][0]
+        return tuple(operands[i][1] if i < len(operands) else "dense" for i in range(len(step.operands)))  # type: ignore[misc]
+
+    def pack(self, constant: Spec, users: Sequence[Step], target: Target) -> Packing | None:
+        """The first packing that fits the constant and that every user's kernel reads."""
+        plain = view_tuple(constant)
+        for name, nbytes in _native.packings(plain):
+            if users and all(_reads_layout(step, constant, name) for step in users):
+                args = (self._packing_pool(), name, plain, constant.dtype.block, constant.dtype.block_nbytes)
+                return Packing(name, nbytes, partial(_native.pack, *args), partial(_native.unpack, *args))
+        return None
+
+    def _packing_pool(self) -> _native.Pool:
+        """Workers that pack constants; made anew in a forked child, where threads do not survive."""
+        if self._packers is None or self._packers.forked:
+            self._packers = _native.Pool(read_settings().threads)
+        return self._packers
+
+
+def _target(level: str) -> Target:
+    return Target(kind="cpu", arch=level, features=frozenset({"host_visible", "reads_host"}), rates=RATES[level])
+
+
+def _kernel(operands: list[tuple[str, str, list[str], list[str]]], attributes: list[str], results: list[str]) -> Kernel:
+    return Kernel(
+        operands={name: frozenset(dtypes) for name, _, dtypes, _ in operands},
+        results=frozenset(results),
+        attributes=frozenset(attributes),
+        layouts={name: frozenset(layouts) for name, _, _, layouts in operands if layouts},
+    )
+
+
+def _reads_layout(step: Step, constant: Spec, layout: str) -> bool:
+    """Every operand of the step that is this constant may come in the layout."""
+    rows = TABLE.get(step.op)
+    if rows is None:
+        return False
+    operands = rows[0]
+    at = [i for i, spec in enumerate(step.operands) if spec is not None and spec == constant]
+    return bool(at) and all(i < len(operands) and layout in operands[i][3] for i in at)

@@ -1,0 +1,28 @@
+// Instruction-set levels: the same kernels, compiled once for each; one is chosen when the module is first asked.
+#pragma once
+#include <jackfield/kernel.h>
+
+#include <string>
+#include <vector>
+
+namespace jackfield {
+
+struct LevelTable {
+    const char* name;
+    const Kernel* const* kernels;  // ends with a null
+};
+extern const LevelTable level_tables[];  // generated, best first, ends with a null name; the last one is "base"
+
+struct Level {
+    std::string name;
+    std::vector<std::string> lacks;  // features this CPU (or its operating system) does not offer
+    const Kernel* const* kernels;
+    bool usable() const { return lacks.empty(); }
+};
+
+const std::vector<Level>& levels();                       // best first
+const Level* find_level(const std::string& name);         // or null
+const Kernel* find_kernel(const Level&, const std::string& op);  // or null
+const Kernel* base_kernel(const std::string& op);         // safe to ask on any machine
+
+}  // namespace jackfield

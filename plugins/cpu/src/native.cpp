@@ -1,0 +1,306 @@
+// The Python face of the CPU kernels. Plain tuples come in, so the core needs no class of ours:
+//   view    (address, dtype name, layout name, constant, shape, strides)
+//   step    (op, result view, [operand view or None, in declaration order], [attribute values in the kernel's order])
+#include "levels.h"
+#include "memory.h"
+#include "pool.h"
+#include "program.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <stdexcept>
+
+namespace py = pybind11;
+
+namespace jackfield {
+
+extern const Packer* const packers[];  // ends with a null; packing n of View.layout is entry n - 1
+
+namespace {
+
+const char* const DTYPE_NAMES[DTYPES] = {"f32", "f16", "bf16", "f64", "i8", "u8", "i16", "i32", "i64", "bool",
+                                         "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"};
+
+struct Unsupported : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+DType dtype_of(const std::string& name) {
+    for (int i = 0; i < DTYPES; ++i)
+        if (name == DTYPE_NAMES[i]) return DType(i);
+    throw Unsupported("dtype " + name + " is not known to jackfield-cpu");
+}
+
+int layout_of(const std::string& name) {
+    if (name.empty()) return 0;
+    for (int i = 0; packers[i]; ++i)
+        if (name == packers[i]->name) return i + 1;
+    throw Unsupported("layout " + name + " is not known to jackfield-cpu");
+}
+
+const Packer& packer_of(const std::string& name) {
+    const int layout = layout_of(name);
+    if (!layout) throw Unsupported("the plain layout has no packer");
+    return *packers[layout - 1];
+}
+
+View view_of(const py::tuple& from) {
+    View view{};
+    view.data = reinterpret_cast<char*>(from[0].cast<uintptr_t>());
+    view.dtype = dtype_of(from[1].cast<std::string>());
+    view.layout = layout_of(from[2].cast<std::string>());
+    view.constant = from[3].cast<bool>();
+    view.present = true;
+    const py::tuple shape = from[4], strides = from[5];
+    view.rank = int(shape.size());
+    if (view.rank > RANK) throw Unsupported("rank " + std::to_string(view.rank) + ", at most 4");
+    for (int i = 0; i < RANK; ++i) {
+        const int from_axis = i - (RANK - view.rank);
+        view.shape[i] = from_axis < 0 ? 1 : shape[size_t(from_axis)].cast<int64_t>();
+        view.stride[i] = from_axis < 0 ? 0 : strides[size_t(from_axis)].cast<int64_t>();
+    }
+    return view;
+}
+
+Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
+    Attr attr{};
+    if (value.is_none()) {
+        attr.absent = true;
+    } else if (py::isinstance<py::str>(value)) {
+        texts.push_back(value.cast<std::string>());
+        attr.text = texts.back().c_str();
+    } else if (py::isinstance<py::tuple>(value)) {
+        const py::tuple parts = py::reinterpret_borrow<py::tuple>(value);
+        if (parts.size() > size_t(RANK)) throw Unsupported("an attribute with more than 4 numbers");
+        attr.count = int(parts.size());
+        for (size_t i = 0; i < parts.size(); ++i) attr.numbers[i] = parts[i].cast<double>();
+    } else {
+        attr.number = value.cast<double>();
+        attr.integer = py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value) ? value.cast<int64_t>() : int64_t(attr.number);
+    }
+    return attr;
+}
+
+std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
+    auto bound = std::make_unique<BoundStep>();
+    bound->kernel = &kernel;
+    bound->op = from[0].cast<std::string>();
+    Step& step = bound->step;
+    step.out = view_of(from[1]);
+    const py::list operands = from[2], attrs = from[3];
+    if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS)) throw Unsupported("too many operands or attributes");
+    bound->texts.reserve(attrs.size());  // Step points into it: it must not move
+    for (const py::handle operand : operands)
+        step.in[step.n_in++] = operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand));
+    for (const py::handle value : attrs) step.attr[step.n_attr++] = attr_of(value, bound->texts);
+    return bound;
+}
+
+const Kernel& kernel_of(const Level& level, const std::string& op) {
+    const Kernel* kernel = find_kernel(level, op);
+    if (!kernel) throw Unsupported("no kernel for " + op);
+    return *kernel;
+}
+
+const Level& usable_level(const std::string& name) {
+    const Level* level = find_level(name);
+    if (!level || !level->usable()) throw Unsupported("level " + name + " can't run on this CPU");
+    return *level;
+}
+
+// ---- what Python asks
+
+py::list level_list() {
+    py::list rows;
+    for (const Level& level : levels()) rows.append(py::make_tuple(level.name, level.lacks));
+    return rows;
+}
+
+py::list names_of(uint64_t dtypes) {
+    py::list names;
+    for (int i = 0; i < DTYPES; ++i)
+        if (dtypes & bit(DType(i))) names.append(DTYPE_NAMES[i]);
+    return names;
+}
+
+py::list layouts_of(uint64_t layouts) {
+    py::list names;
+    for (int i = 0; packers[i]; ++i)
+        if (layouts & (uint64_t(1) << (i + 1))) names.append(packers[i]->name);
+    return names;
+}
+
+// op -> (operands [(name, reads, dtypes, layouts)], attributes, results); from the baseline, which every machine can read
+py::dict kernel_table() {
+    static const char* const READS[] = {"dense", "rows", "any"};
+    py::dict table;
+    for (const Kernel* const* k = levels().back().kernels; *k; ++k) {
+        py::list operands, attributes;
+        for (int i = 0; i < (*k)->n_operands; ++i) {
+            const Operand& o = (*k)->operands[i];
+            operands.append(py::make_tuple(o.name, READS[o.reads], names_of(o.dtypes), layouts_of(o.layouts)));
+        }
+        for (int i = 0; i < (*k)->n_attributes; ++i) attributes.append((*k)->attributes[i]);
+        table[(*k)->op] = py::make_tuple(operands, attributes, names_of((*k)->results));
+    }
+    return table;
+}
+
+py::object why_not(const py::tuple& from) {
+    const std::string op = from[0].cast<std::string>();
+    const Kernel* kernel = base_kernel(op);
+    if (!kernel) return py::str("no kernel for " + op);
+    std::unique_ptr<BoundStep> bound;
+    try {
+        bound = bind(from, *kernel);
+    } catch (const Unsupported& e) {
+        return py::str(e.what());
+    }
+    Words words{};
+    if (!kernel->why_not || !kernel->why_not(bound->step, words)) return py::none();
+    return py::str(words.length ? words.text : "refused without a reason");
+}
+
+int64_t scratch(const py::tuple& from, const std::string& level, int workers) {
+    const Kernel& kernel = kernel_of(usable_level(level), from[0].cast<std::string>());
+    return scratch_of(kernel, bind(from, kernel)->step, workers);
+}
+
+py::list packings(const py::tuple& constant) {
+    const View view = view_of(constant);
+    py::list found;
+    for (int i = 0; packers[i]; ++i)
+        if (packers[i]->takes(view)) found.append(py::make_tuple(packers[i]->name, packers[i]->nbytes(view)));
+    return found;
+}
+
+using PackPart = void (*)(const View&, const char*, char*, int64_t, int64_t);
+
+void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& from, const py::buffer& to, int64_t from_nbytes, int64_t to_nbytes) {
+    const py::buffer_info source = from.request(), target = to.request(true);
+    if (source.size * source.itemsize != from_nbytes || target.size * target.itemsize != to_nbytes)
+        throw py::value_error("pack: " + std::to_string(source.size * source.itemsize) + " bytes to " + std::to_string(target.size * target.itemsize) +
+                              ", must be " + std::to_string(from_nbytes) + " to " + std::to_string(to_nbytes));
+    const char* in = static_cast<const char*>(source.ptr);
+    char* out = static_cast<char*>(target.ptr);
+    const int64_t parts = pool.size();
+    py::gil_scoped_release released;
+    pool.run(int(parts), [&](int index) { part(view, in, out, index, parts); });
+}
+
+int64_t plain_nbytes(const View& view, int64_t block, int64_t block_nbytes) { return view.size() / block * block_nbytes; }
+
+void pack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes, const py::buffer& plain, const py::buffer& packed) {
+    const View view = view_of(constant);
+    const Packer& packer = packer_of(layout);
+    pack_with(pool, packer.pack, view, plain, packed, plain_nbytes(view, block, block_nbytes), packer.nbytes(view));
+}
+
+void unpack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes, const py::buffer& packed, const py::buffer& plain) {
+    const View view = view_of(constant);
+    const Packer& packer = packer_of(layout);
+    if (!packer.unpack) throw Unsupported("layout " + layout + " can't be unpacked");
+    pack_with(pool, packer.unpack, view, packed, plain, packer.nbytes(view), plain_nbytes(view, block, block_nbytes));
+}
+
+// ---- memory
+
+constexpr py::ssize_t LONG_COPY = 64 * 1024;  // bytes from which giving up the GIL pays
+
+void check_range(const Memory& memory, int64_t offset, py::ssize_t nbytes) {
+    if (!memory.data() || offset < 0 || nbytes < 0 || size_t(offset) + size_t(nbytes) > memory.nbytes())
+        throw py::value_error("bytes " + std::to_string(offset) + " to " + std::to_string(offset + nbytes) + " of a buffer of " +
+                              std::to_string(memory.nbytes()));
+}
+
+void copy_bytes(void* to, const void* from, py::ssize_t nbytes) {
+    if (nbytes < LONG_COPY) {
+        std::memcpy(to, from, size_t(nbytes));
+        return;
+    }
+    py::gil_scoped_release released;
+    std::memcpy(to, from, size_t(nbytes));
+}
+
+struct Contiguous {  // the bytes of a buffer object, without pybind11's allocations
+    Py_buffer info;
+    Contiguous(const py::handle& object, bool writable) {
+        if (PyObject_GetBuffer(object.ptr(), &info, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) throw py::error_already_set();
+    }
+    ~Contiguous() { PyBuffer_Release(&info); }
+};
+
+void write(Memory& memory, int64_t offset, const py::handle& data) {
+    const Contiguous from(data, false);
+    check_range(memory, offset, from.info.len);
+    copy_bytes(memory.data() + offset, from.info.buf, from.info.len);
+}
+
+void read(Memory& memory, int64_t offset, const py::handle& out) {
+    const Contiguous to(out, true);
+    check_range(memory, offset, to.info.len);
+    copy_bytes(to.info.buf, memory.data() + offset, to.info.len);
+}
+
+std::unique_ptr<Memory> borrow(const py::handle& data) {
+    const Contiguous from(data, false);  // the caller keeps the object, and so the bytes, alive
+    return std::make_unique<Memory>(static_cast<char*>(from.info.buf), size_t(from.info.len));
+}
+
+// ---- programs
+
+std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& steps, uintptr_t scratch,
+                                      int64_t scratch_nbytes) {
+    const Level& level = usable_level(level_name);
+    std::vector<std::unique_ptr<BoundStep>> bound;
+    for (const py::handle item : steps) {
+        const py::tuple from = py::reinterpret_borrow<py::tuple>(item);
+        const Kernel& kernel = kernel_of(level, from[0].cast<std::string>());
+        bound.push_back(bind(from, kernel));
+        const int64_t wanted = scratch_of(kernel, bound.back()->step, pool->size());
+        if (wanted > scratch_nbytes)
+            throw Unsupported(bound.back()->op + " needs " + std::to_string(wanted) + " bytes of scratch, got " + std::to_string(scratch_nbytes));
+    }
+    return std::make_unique<Program>(std::move(pool), std::move(bound), reinterpret_cast<char*>(scratch), scratch_nbytes);
+}
+
+py::object take_fault(Program& program) {
+    Fault fault{};
+    const BoundStep* bound = program.take_fault(&fault);
+    if (!bound) return py::none();
+    return py::make_tuple(bound->op, fault.code == FAULT_INDEX ? "index" : "nonfinite", fault.operand, fault.value);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
+    py::register_exception<Unsupported>(m, "Unsupported", PyExc_ValueError);
+    m.def("levels", &level_list);
+    m.def("kernels", &kernel_table);
+    m.def("why_not", &why_not);
+    m.def("scratch", &scratch);
+    m.def("packings", &packings);
+    m.def("pack", &pack);
+    m.def("unpack", &unpack);
+    m.def("borrow", &borrow);
+    py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool")
+        .def(py::init<int>())
+        .def_property_readonly("size", &Pool::size)
+        .def_property_readonly("forked", &Pool::forked);
+    py::class_<Memory>(m, "Memory")
+        .def(py::init<size_t, bool>())
+        .def_property_readonly("address", [](const Memory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
+        .def_property_readonly("nbytes", &Memory::nbytes)
+        .def("write", &write)
+        .def("read", &read)
+        .def("free", &Memory::free);
+    py::class_<Program>(m, "Program")
+        .def(py::init(&make_program))
+        .def("run", &Program::run, py::call_guard<py::gil_scoped_release>())
+        .def_property_readonly("faulty", &Program::faulty)
+        .def("take_fault", &take_fault);
+}
+
+}  // namespace jackfield

@@ -1,0 +1,126 @@
+#include "pool.h"
+
+#include <climits>
+#include <stdexcept>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace jackfield {
+
+static inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+constexpr int SPINS = 4000;  // some tens of microseconds: longer than the gap between two steps of a run
+
+void Barrier::release(uint32_t phase) {
+    phase_.store(phase + 1, std::memory_order_seq_cst);
+#if defined(__linux__)
+    if (sleepers_.load(std::memory_order_seq_cst))
+        syscall(SYS_futex, reinterpret_cast<uint32_t*>(&phase_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#endif
+}
+
+void Barrier::await(uint32_t phase) {
+    for (int i = 0; i < SPINS; ++i) {
+        if (phase_.load(std::memory_order_acquire) != phase) return;
+        relax();
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    while (phase_.load(std::memory_order_seq_cst) == phase) {
+#if defined(__linux__)
+        syscall(SYS_futex, reinterpret_cast<uint32_t*>(&phase_), FUTEX_WAIT_PRIVATE, phase, nullptr, nullptr, 0);
+#else
+        std::this_thread::yield();
+#endif
+    }
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+static std::atomic<uint64_t> fork_generation{0};
+
+static void watch_forks() {
+#if defined(__linux__) || defined(__APPLE__)
+    static const int once = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+    (void)once;
+#endif
+}
+
+Pool::Pool(int workers) : size_(workers < 1 ? 1 : workers), born_((watch_forks(), fork_generation.load())) {
+    for (int n = 0; n <= size_; ++n) barriers_.push_back(std::make_unique<Barrier>(n < 1 ? 1 : n));
+    threads_.reserve(size_t(size_ - 1));
+    for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { loop(i); });
+}
+
+Pool::~Pool() {
+    if (forked()) {  // the threads are not in this process: joining them would wait for ever
+        for (std::thread& t : threads_) t.detach();
+        return;
+    }
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stop_ = true;
+        round_.fetch_add(1);
+    }
+    wake_.notify_all();
+    for (std::thread& t : threads_) t.join();
+}
+
+bool Pool::forked() const { return fork_generation.load(std::memory_order_relaxed) != born_; }
+
+void Pool::run(int team, const std::function<void(int)>& work) {
+    if (forked()) throw std::runtime_error("forked");
+    std::lock_guard<std::mutex> caller(callers_);
+    if (team > size_) team = size_;
+    counter_.store(0, std::memory_order_relaxed);
+    if (team > 1) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = &work;
+            team_ = team;
+            running_.store(team - 1, std::memory_order_relaxed);
+            round_.fetch_add(1, std::memory_order_release);
+        }
+        wake_.notify_all();
+    }
+    work(0);
+    for (int i = 0; i < SPINS && running_.load(std::memory_order_acquire); ++i) relax();
+    if (running_.load(std::memory_order_acquire)) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        done_.wait(lock, [this] { return running_.load(std::memory_order_acquire) == 0; });
+    }
+}
+
+void Pool::loop(int index) {
+    uint64_t seen = 0;
+    while (true) {
+        for (int i = 0; i < SPINS && round_.load(std::memory_order_acquire) == seen; ++i) relax();
+        const std::function<void(int)>* work;
+        {
+            std::unique_lock<std::mutex> lock(mutex_);
+            wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+            seen = round_.load(std::memory_order_acquire);
+            if (stop_) return;
+            if (index >= team_) continue;
+            work = work_;
+        }
+        (*work)(index);
+        if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            std::lock_guard<std::mutex> lock(mutex_);
+            done_.notify_one();
+        }
+    }
+}
+
+}  // namespace jackfield
