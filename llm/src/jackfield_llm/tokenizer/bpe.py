@@ -1,0 +1,113 @@
+"""Byte-pair vocabularies with a list of merges, served by the library `tokenizers`.
+
+Two kinds: the usual one over bytes that are written as letters (GPT-2's alphabet), cut into words by the file's
+pre-tokenizer; and Gemma 4's over the text itself, with "▁" for a space and tokens such as <0x0A> for what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Library
+
+from jackfield_llm.errors import TokenizerError
+from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
+from jackfield_llm.tokenizer.vocabulary import Vocabulary
+
+__all__ = ["ByteBPE", "TextBPE", "pre_tokenizer"]
+
+_SPACE = "▁"
+_MERGES = "tokenizer.ggml.merges"
+
+
+def pre_tokenizer(name: str | None) -> PreTokenizer:
+    """The rules of that name; a file without a name gets the default, as in llama.cpp."""
+    found = PRE_TOKENIZERS.get("default" if name is None else name)
+    if found is None:
+        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}: known ones are {', '.join(sorted(PRE_TOKENIZERS))}")
+    return found
+
+
+class ByteBPE:
+    """Merges over bytes, inside the words of a pre-tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        rules = pre_tokenizer(vocabulary.pre)
+        self._library = Library(_model(vocabulary, metadata, ignore_merges=rules.whole_words))
+        splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]
+        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, letters])
+
+    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
+        return list(self._library.encode(text, add_special_tokens=False).ids)
+
+    def piece(self, text: str) -> bytes:
+        """The bytes a token's text stands for; a letter outside the alphabet stands for itself."""
+        return b"".join(_BYTES.get(letter) or letter.encode() for letter in text)
+
+
+class TextBPE:
+    """Merges over the text itself; only line breaks separate words."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self._library = Library(_model(vocabulary, metadata, byte_fallback=True))
+        self._library.normalizer = normalizers.Replace(" ", _SPACE)
+
+    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
+        ids: list[int] = []
+        for word in re.findall(r"[^\n]+|\n+", text):
+            # Runs of line breaks are tokens of their own that no merge makes.
+            whole = self._library.token_to_id(word) if word[0] == "\n" else None
+            ids += self._library.encode(word, add_special_tokens=False).ids if whole is None else [whole]
+        return ids
+
+    def piece(self, text: str) -> bytes:
+        return text.replace(_SPACE, " ").encode()
+
+
+def _alphabet() -> dict[str, bytes]:
+    """GPT-2's letters for the 256 bytes: printable ones are themselves, the others follow from U+0100 on, in order.
+
+    Source: Radford et al. 2019, the code published with it (encoder.py, bytes_to_unicode).
+    """
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in plain]
+    letters = {chr(byte): bytes([byte]) for byte in plain}
+    return letters | {chr(0x100 + place): bytes([byte]) for place, byte in enumerate(others)}
+
+
+_BYTES = _alphabet()
+
+
+def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool) -> models.BPE:
+    ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
+    controls = {special.text for special in vocabulary.specials if special.on_request}
+    for text in controls:  # they must not come out of plain text, so no merge may make them
+        del ids[text]
+    merges = _merges(metadata)
+    try:
+        return models.BPE(ids, merges, **options)
+    except Exception as e:  # the library has no exception of its own
+        merges = [pair for pair in merges if controls.isdisjoint((*pair, "".join(pair)))]
+        for place, (left, right) in enumerate(merges):
+            for text in (left, right, left + right):
+                if text not in ids:
+                    message = f"{_MERGES} joins {left!r} and {right!r} (number {place}): {text!r} must be a token"
+                    raise TokenizerError(message) from e
+    return models.BPE(ids, merges, **options)
+
+
+def _merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = metadata.get(_MERGES)
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
+    try:
+        # The first letter may itself be a space, so the one that separates is looked for behind it.
+        pairs = [(line[: (cut := line.index(" ", 1))], line[cut + 1 :]) for line in found]
+    except (AttributeError, TypeError, ValueError) as e:
+        place = next(n for n, line in enumerate(found) if not isinstance(line, str) or " " not in line[1:])
+        raise TokenizerError(f"{_MERGES}[{place}] is {found[place]!r}: must be two texts and a space between") from e
+    return pairs
