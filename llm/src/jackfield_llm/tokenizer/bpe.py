@@ -84,8 +84,8 @@ _BYTES = _alphabet()
 
 def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool) -> models.BPE:
     ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
-    controls = {special.text for special in vocabulary.specials if special.on_request}
-    for text in controls:  # they must not come out of plain text, so no merge may make them
+    controls = set(vocabulary.controls())
+    for text in controls:
         del ids[text]
     merges = _merges(metadata)
     try:

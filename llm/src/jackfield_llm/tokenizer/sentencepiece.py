@@ -31,9 +31,8 @@ class SentencePiece:
         if vocabulary.scores is None:
             raise TokenizerError("tokenizer.ggml.scores: absent; this kind of vocabulary needs a number for each token")
         self._ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
-        for special in vocabulary.specials:
-            if special.on_request:  # must not come out of plain text
-                del self._ids[special.text]
+        for text in vocabulary.controls():
+            del self._ids[text]
         self._scores = vocabulary.scores
         self._add_space = vocabulary.add_space_prefix
         self._bytes = _byte_tokens(vocabulary)

@@ -83,12 +83,14 @@ class Special:
     """A token that is found in text as a whole, before anything is split.
 
     on_request: only where special tokens are asked for; the others (user-defined ones) are always found.
+    ordinary: the file calls it ordinary text, so it may come out of plain text too (</s> is an HTML tag in Qwen's).
     strip_left, strip_right: white space beside it belongs to it.
     """
 
     id: int
     text: str
     on_request: bool
+    ordinary: bool = False
     strip_left: bool = False
     strip_right: bool = False
 
@@ -129,6 +131,7 @@ class Vocabulary:
         roles = _numbers(metadata, "token_type", len(tokens), np.int8)
         roles = np.full(len(tokens), Role.NORMAL, np.int8) if roles is None else roles
         index = _Index(metadata, len(tokens))
+        declared = roles.copy()
         by_role = _special_ids(tokens, roles)
         lowercase = _flag(metadata, "normalizer.lowercase", default=True)
         bos, eos = index.get("bos_token_id", defaults.bos), index.get("eos_token_id", defaults.eos)
@@ -139,7 +142,7 @@ class Vocabulary:
             tokens=tokens,
             roles=roles,
             scores=_numbers(metadata, "scores", len(tokens), np.float32),
-            specials=_specials(metadata, by_role, roles),
+            specials=_specials(metadata, by_role, roles, declared),
             bos=bos,
             eos=eos,
             unknown=index.get("unknown_token_id", defaults.unknown),
@@ -154,6 +157,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def controls(self) -> list[str]:
+        """Texts of tokens that must not come out of plain text."""
+        return [special.text for special in self.specials if special.on_request and not special.ordinary]
 
     def is_special(self, token: int) -> bool:
         """Whether the token never stands for text that somebody wrote."""
@@ -277,7 +284,9 @@ def _ends(
     return frozenset(ends)
 
 
-def _specials(metadata: Mapping[str, Any], by_role: Mapping[str, int], roles: NDArray[np.int8]) -> tuple[Special, ...]:
+def _specials(
+    metadata: Mapping[str, Any], by_role: Mapping[str, int], roles: NDArray[np.int8], declared: NDArray[np.int8]
+) -> tuple[Special, ...]:
     """Longest first, the order in which they are looked for."""
     name, pre = str(metadata.get("general.name", "")).lower(), str(metadata.get(_PREFIX + "pre", ""))
     phi3 = "phi-3" in name or "phi3" in name
@@ -289,6 +298,7 @@ def _specials(metadata: Mapping[str, Any], by_role: Mapping[str, int], roles: ND
             id=token,
             text=text,
             on_request=roles[token] != Role.USER_DEFINED,
+            ordinary=declared[token] == Role.NORMAL,
             strip_left=text in lefts,
             strip_right=phi3 and text not in ("<unk>", "<s>", "<|endoftext|>"),
         )

@@ -27,7 +27,7 @@ class WordPiece:
         if vocabulary.unknown is None:
             raise TokenizerError("tokenizer.ggml.unknown_token_id: absent; this kind of vocabulary needs one")
         unknown = vocabulary.tokens[vocabulary.unknown]
-        controls = {special.text for special in vocabulary.specials if special.on_request}
+        controls = set(vocabulary.controls())
         ids = {
             text[1:] if text[0] == _START and len(text) > 1 else _START + text: token
             for token, text in enumerate(vocabulary.tokens)
