@@ -8,6 +8,10 @@
 
 #include "jackfield/kernel.h"
 
+// GCC 12 takes its own header's "undefined" vectors for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
 namespace jackfield { namespace {
 
 #if defined(__AVX512F__)

@@ -1,0 +1,3 @@
+#include "gated.h"
+
+JF_GATED(geglu, gelu(g))

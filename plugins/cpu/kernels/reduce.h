@@ -1,0 +1,109 @@
+// sum and mean: totals in f64, over the last axis, another one, or all.
+#pragma once
+#include "simd.h"
+#include "views.h"
+#include "wide_sum.h"
+
+namespace jackfield { namespace {
+
+constexpr Operand reduce_operands[] = {{"x", ROWS, FLOATS}};
+constexpr const char* const reduce_attributes[] = {"axis", "keepdims", nullptr};
+
+JF_INLINE void store_one(const View& out, char* to, double value) {
+    const vf x = splat(float(value));
+    if (out.dtype == F32) store_part<F32>(to, x, 1);
+    else if (out.dtype == F16) store_part<F16>(to, x, 1);
+    else store_part<BF16>(to, x, 1);
+}
+
+// The reduced axis among the four of a View, or -1 for all.
+JF_INLINE int reduced_axis(const Step& s) {
+    const Attr& axis = s.attr[0];
+    if (axis.absent) return -1;
+    return int(axis.integer < 0 ? RANK + axis.integer : RANK - s.in[0].rank + axis.integer);
+}
+
+// Where the result of a line of x lies: strides of `out` by the axes of x, 0 for the reduced one.
+struct Landing {
+    int64_t stride[RANK];
+
+    JF_INLINE Landing(const Step& s, int axis) {
+        const bool kept = s.out.rank == s.in[0].rank;
+        for (int j = 0; j < RANK; j++)
+            stride[j] = j == axis ? 0 : kept || j > axis ? s.out.stride[j] : s.out.stride[j + 1];
+    }
+    JF_INLINE char* at(const Step& s, int64_t i0, int64_t i1, int64_t i2) const {
+        return s.out.data + i0 * stride[0] + i1 * stride[1] + i2 * stride[2];
+    }
+};
+
+template <bool MEAN> struct Reduce {
+    template <DType D> static void all(const Step& s) {
+        const View& x = s.in[0];
+        double total = 0;
+        RowWalk walk(x.shape, 0);
+        for (int64_t r = 0; r < x.rows(); r++, walk.next()) total += wide_sum<D>(walk.row(x), x.last());
+        store_one(s.out, s.out.data, MEAN ? total / double(x.size()) : total);
+    }
+
+    template <DType D> static void last(const Step& s, const Team& team) {
+        const View& x = s.in[0];
+        const Landing landing(s, 3);
+        const Share part = share(x.rows(), team);
+        RowWalk walk(x.shape, part.begin);
+        for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
+            const double total = wide_sum<D>(walk.row(x), x.last());
+            store_one(s.out, landing.at(s, walk.at[0], walk.at[1], walk.at[2]), MEAN ? total / double(x.last()) : total);
+        }
+    }
+
+    // Over axis 0, 1 or 2: 64 columns at a time, so that lines of x are read in order.
+    template <DType D> static void other(const Step& s, const Team& team, int axis) {
+        constexpr int64_t most = 64;
+        const View& x = s.in[0];
+        const Landing landing(s, axis);
+        int64_t rest[3] = {x.shape[0], x.shape[1], x.shape[2]};
+        rest[axis] = 1;
+        const Share part = share(rest[0] * rest[1] * rest[2], team);
+        RowWalk walk(rest, part.begin);
+        for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
+            const char* from = walk.row(x);
+            char* to = landing.at(s, walk.at[0], walk.at[1], walk.at[2]);
+            for (int64_t c = 0; c < x.last(); c += most) {
+                const int64_t m = x.last() - c < most ? x.last() - c : most;
+                double total[most] = {};
+                for (int64_t k = 0; k < x.shape[axis]; k++) {
+                    const char* line = from + k * x.stride[axis] + c * bytes_of<D>;
+                    for (int64_t j = 0; j < m; j++) total[j] += double(load_one<D>(line + j * bytes_of<D>));
+                }
+                for (int64_t j = 0; j < m; j++)
+                    store_one(s.out, to + (c + j) * landing.stride[3], MEAN ? total[j] / double(x.shape[axis]) : total[j]);
+            }
+        }
+    }
+
+    template <DType D> static void any(const Step& s, const Team& team) {
+        const int axis = reduced_axis(s);
+        if (axis == -1) {
+            if (team.index == 0) all<D>(s);
+        } else if (axis == 3) {
+            last<D>(s, team);
+        } else {
+            other<D>(s, team, axis);
+        }
+    }
+
+    static void run(const Step& s, const Team& team) {
+        if (s.in[0].dtype == F32) return any<F32>(s, team);
+        if (s.in[0].dtype == F16) return any<F16>(s, team);
+        any<BF16>(s, team);
+    }
+
+    static int32_t workers(const Step& s, int32_t most) { return s.attr[0].absent ? 1 : workers_for(s.in[0].size(), most); }
+};
+
+}}  // namespace jackfield
+
+#define JF_REDUCE(name, MEAN)                                                                                        \
+    JF_KERNEL(name, reduce_operands, reduce_attributes, FLOATS, nullptr, Reduce<MEAN>::run, Reduce<MEAN>::workers,   \
+              nullptr, nullptr)

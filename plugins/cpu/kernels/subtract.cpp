@@ -1,0 +1,3 @@
+#include "binary.h"
+
+JF_BINARY(subtract, a - b)

@@ -1,0 +1,3 @@
+#include "reduce.h"
+
+JF_REDUCE(sum, false)

@@ -1,0 +1,3 @@
+#include "gated.h"
+
+JF_GATED(swiglu, silu(g))
