@@ -8,24 +8,76 @@ it: the builder, the checks, the reference device, the oracle, the conformance c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .dtypes import DType, by_name, i32
+from .dtypes.arrays import convert, dtype_of, widened
 from .errors import AttributeValueError, DTypeError, Error, GraphError, ShapeError
 from .graph import Attr, Attrs, Tensor, node, view
 from .spec import Shape, Spec, View
 
-__all__ = ["OPS", "Array", "Call", "Case", "Draw", "Op", "Work", "case", "ints", "op", "rand", "values"]
+__all__ = [
+    "OPS", "Array", "Call", "Case", "Draw", "Fault", "Op", "Work", "bad_index", "case", "collect", "ints", "op", "rand",
+    "recast", "values",
+]
 
-Array = np.ndarray
+Array = np.ndarray[Any, Any]
 Priority = Literal["P0", "P1", "P2"]
-Tolerance = Literal["E", "A", "T", "R", "M", "Q"]
+Tolerance = Literal["E", "A", "T", "R", "M", "N"]
 
 OPS: dict[str, Op] = {}
+
+
+class Fault(NamedTuple):
+    """What a body found in data and could not raise, because all other rows of the step go on.
+
+    kind: "index" for an index outside its axis, "nonfinite" for a block that could not be coded.
+    operand: the operand's name. value: the offending index, or the number of the block.
+    """
+
+    kind: Literal["index", "nonfinite"]
+    operand: str
+    value: int
+
+    def text(self, op: str) -> str:
+        if self.kind == "index":
+            return f"[{op}] {self.operand} holds the index {self.value}, which lies outside its axis"
+        return f"[{op}] {self.operand} holds inf, NaN or too large a value in block {self.value}: it must be codable"
+
+
+_faults: ContextVar[list[Fault] | None] = ContextVar("faults", default=None)
+
+
+@contextmanager
+def collect(faults: list[Fault]) -> Iterator[None]:
+    """What bodies find while this is open goes into the list, in order."""
+    token = _faults.set(faults)
+    try:
+        yield
+    finally:
+        _faults.reset(token)
+
+
+def bad_index(operand: str, value: int) -> None:
+    """For bodies: an index that lies outside. The body goes on: it reads zeros, or writes nothing."""
+    found = _faults.get()
+    if found is not None:
+        found.append(Fault("index", operand, value))
+
+
+def recast(array: Array, dtype: DType, operand: str = "x") -> Array:
+    """For bodies: the same numbers in another dtype (`convert`); a block that can't be coded becomes 0 and a Fault."""
+    converted, bad = convert(array, dtype)
+    found = _faults.get()
+    if bad is not None and found is not None:
+        found.append(Fault("nonfinite", operand, bad))
+    return converted
 
 
 @dataclass(frozen=True)
@@ -74,6 +126,7 @@ DTypeRule = Callable[[Call], DType]
 WorkRule = Callable[[Call, Spec], Work]
 Check = Callable[[Call], None]
 ViewRule = Callable[[Call], View | None]
+Slack = Callable[[Mapping[str, Array | None], Mapping[str, Attr]], Any]
 
 
 @dataclass(frozen=True)
@@ -153,11 +206,13 @@ class Op:
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults: dict[str, Attr] = {p.name: p.default for p in keywords if p.default is not p.empty}
         self.attrs: tuple[str, ...] = tuple(p.name for p in keywords)
+        self.types: dict[str, str] = {p.name: str(p.annotation) for p in keywords}
         self.body = body
         self.declared = declared
         self.priority, self.tolerance = declared.priority, declared.tolerance
         self.inplace = declared.inplace
         self.updates = declared.updates
+        self.stored = declared.stored
         self.is_view = declared.view is not None
         self.cases: tuple[Case, ...] = tuple(self._bind(c) for c in declared.cases)
 
@@ -172,10 +227,20 @@ class Op:
         if unknown := sorted(attrs.keys() - set(self.attrs)):
             has = ", ".join(self.attrs) or "none"
             raise AttributeValueError(f"[{self.name}] has no attribute {unknown[0]!r}; it has: {has}")
-        full = self.defaults | {name: _plain(value) for name, value in attrs.items()}
+        full = self.defaults | {name: self._attr(name, value) for name, value in attrs.items()}
         if missing := [name for name in self.attrs if name not in full]:
             raise AttributeValueError(f"[{self.name}] needs the attribute {missing[0]!r}")
         return Attrs(full)
+
+    def _attr(self, name: str, value: Any) -> Attr:
+        """The value as plain data of the annotated type. Raises AttributeValueError for another type."""
+        plain = _plain(value)
+        kind = self.types[name]
+        if kind == "float" and isinstance(plain, int) and not isinstance(plain, bool):
+            return float(plain)
+        if not any(_is_a(plain, part.strip()) for part in kind.split("|")):
+            raise AttributeValueError(f"[{self.name}] {name} is {value!r}, must be {_TYPE_WORDS.get(kind, kind)}")
+        return plain
 
     def call(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Call:
         """Checked operands and attributes. Raises GraphError's kin that name this op."""
@@ -210,6 +275,30 @@ class Op:
         call = self.call(specs, attrs)
         return self.declared.work(call, self._result(call))
 
+    def evaluate(self, arrays: Sequence[Array | None], attrs: Mapping[str, Attr], result: DType) -> Array:
+        """What the body makes of these arrays, cast once to the result's dtype: the oracle.
+
+        arrays: one an operand, None where absent; block dtypes as arrays of blocks (`dtypes.arrays`). An updating op
+            changes its first array and returns it.
+        attrs: complete. Faults go to the list of the `collect` that is open. Never warns.
+        """
+        given = arrays if self.stored else [None if a is None else widened(a) for a in arrays]
+        with np.errstate(all="ignore"):
+            return recast(np.asarray(self.body(*given, **attrs)), result)
+
+    def run(self, *operands: Array | None, **keywords: Any) -> Array:
+        """The oracle by hand: checks like the builder, then `evaluate`. Operands by position or name.
+
+        The first array of an updating op is copied, not changed. Raises what building the node would raise.
+        """
+        arrays, attrs = self._split(operands, keywords)
+        given = list(arrays)
+        call = self.call([None if a is None else spec_of(a) for a in given], attrs)
+        if self.updates:
+            assert given[0] is not None
+            given[0] = given[0].copy()
+        return self.evaluate(given, call.attrs, self._result(call).dtype)
+
     def __call__(self, *operands: Tensor | None, **keywords: Any) -> Tensor:
         """A tensor that this op will make; operands by position or by name."""
         given, attrs = self._split(operands, keywords)
@@ -227,7 +316,7 @@ class Op:
             spec = Spec(spec.dtype, spec.shape, target.spec.strides)
         return node(self.name, given, call.attrs, spec)
 
-    def _split(self, operands: Sequence[Tensor | None], keywords: Mapping[str, Any]) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+    def _split(self, operands: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if len(operands) > len(self.operands):
             raise GraphError(f"[{self.name}] takes at most {len(self.operands)} operands, got {len(operands)}")
         named = dict(zip(self.operands, operands, strict=False))
@@ -268,9 +357,9 @@ class Declared:
     inplace: tuple[str, ...]
     updates: bool
     tolerance: Tolerance
+    slack: Slack | None
     priority: Priority
-    selects: bool
-    moves: bool
+    stored: bool
 
 
 def op(
@@ -285,9 +374,9 @@ def op(
     view: ViewRule | None = None,
     inplace: Sequence[str] = (),
     updates: bool = False,
+    slack: Slack | None = None,
     priority: Priority = "P0",
-    selects: bool = False,
-    moves: bool = False,
+    stored: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op.
 
@@ -298,8 +387,11 @@ def op(
     view: the op never runs; its window on the first operand, or None when a copy must come first.
     inplace: operands whose memory the result may take over when they die there.
     updates: the first operand is a target: the result is its new value, and a state is changed where it lies.
-    selects: the body runs in the operand's own dtype (argmax, casts), not in float64.
-    moves: elements are only moved: block dtypes arrive as raw blocks, `uint8[..., blocks, block_nbytes]`.
+    tolerance: class of section "Tolerance" of docs/ops.md: E A T R M, or N (NMSE by the operands' dtypes).
+    slack: absolute error allowed besides the class, from the operands (f64) and attributes: a number or an array that
+        broadcasts to the result.
+    stored: the body gets elements as they are stored (block dtypes as arrays of blocks), for ops that copy, select or
+        convert. Else it gets floats as f64, decoded.
     """
 
     def declare(body: Callable[..., Any]) -> Op:
@@ -307,8 +399,9 @@ def op(
         new = Op(
             body,
             declared=Declared(
-                shape, dtype, work, tuple(cases), frozen, check, view, tuple(inplace), updates, tolerance, priority,
-                selects, moves,
+                shape=shape, dtype=dtype, work=work, cases=tuple(cases), accepts=frozen, check=check, view=view,
+                inplace=tuple(inplace), updates=updates, tolerance=tolerance, slack=slack, priority=priority,
+                stored=stored,
             ),
         )
         assert new.name not in OPS, f"op {new.name} is declared twice"
@@ -329,6 +422,28 @@ def _plain(value: Any) -> Attr:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise AttributeValueError(f"an attribute is a number, text, dtype or a tuple of these, not {type(value).__name__}")
+
+
+_TYPE_WORDS = {
+    "float": "a number", "int": "a whole number", "bool": "True or False", "str": "text or a dtype",
+    "Shape": "a tuple of whole numbers",
+}
+
+
+def _is_a(value: Attr, kind: str) -> bool:
+    if kind == "None":
+        return value is None
+    if kind == "Shape":
+        return isinstance(value, tuple) and all(_is_a(v, "int") for v in value)
+    wanted = {"float": float, "int": int, "bool": bool, "str": str}[kind]
+    return isinstance(value, wanted) and (kind == "bool" or not isinstance(value, bool))
+
+
+def spec_of(array: Array) -> Spec:
+    """The dense Spec of an array; blocks count as their elements."""
+    dtype = dtype_of(array)
+    shape = array.shape if dtype.block == 1 else (*array.shape[:-1], array.shape[-1] * dtype.block)
+    return Spec(dtype, shape)
 
 
 def dtype_attr(call: Call, name: str = "dtype") -> DType:

@@ -1,0 +1,183 @@
+"""Products of matrices: by a stored weight, of two activations, and by experts chosen per token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jackfield.dtypes import f32, i32
+from jackfield.dtypes.arrays import widened
+from jackfield.errors import AttributeValueError, DTypeError, ShapeError
+from jackfield.op import Array, Call, Work, case, ints, op, rand, values
+from jackfield.ops.elementwise import INF, NAN
+from jackfield.rules import F, Q, all_of, always, grouped, known, multiple, precision, rank_of, touched
+from jackfield.spec import Shape, Spec
+
+_WEIGHTS = (*F, *Q)
+
+
+def _dense_rows(call: Call) -> None:
+    weight = call["weight"]
+    if not weight.rows_are_dense:
+        raise call.shape_error(
+            f"weight is {weight}: its last axis must have no gaps; use matmul for a transposed one, or contiguous"
+        )
+
+
+def _linear(call: Call) -> Shape:
+    x, weight = call["x"], call["weight"]
+    rank_of(call, "x", 2)
+    rank_of(call, "weight", 2)
+    if x.shape[-1] != weight.shape[-1]:
+        raise call.shape_error(
+            f"weight is {list(weight.shape)}, x ends in {x.shape[-1]}: the last axes must be equal"
+        )
+    multiple(call, "x", -3, "weight", -3)
+    multiple(call, "x", -4, "weight", -4)
+    if weight.rank > x.rank and math.prod(weight.shape[: weight.rank - x.rank]) != 1:
+        raise call.shape_error(f"weight is {list(weight.shape)}, x only {list(x.shape)}: x must have its batch axes")
+    return (*x.shape[:-1], weight.shape[-2])
+
+
+def _product(call: Call, result: Spec) -> Work:
+    """Rows times columns times inner length."""
+    return Work(result.size * call["x"].shape[-1], touched(call, result))
+
+
+@op(
+    shape=_linear, dtype=always(f32), work=_product, accepts={"x": F, "weight": _WEIGHTS}, tolerance="M",
+    check=all_of(precision, _dense_rows),
+    cases=[
+        case(rand(3, 256), rand(5, 256)),
+        case(rand(1, 512), rand(33, 512)),
+        case(rand(7, 96), rand(31, 96)),
+        case(rand(2, 4, 3, 32), rand(2, 2, 5, 32)),
+        case(rand(4, 3, 33), rand(5, 33)),
+        case(rand(33, 256), rand(257, 256)),
+        case(rand(5, 64), rand(3, 64), precision="f32"),
+        case(values([[INF, 1.0], [NAN, 1.0], [1.0, 2.0], [1e5, 1.0]]), values([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])),
+        case(values([[1.0] * 32, [INF] + [0.5] * 31, [NAN] * 32, [-2.0] * 32]), rand(4, 32)),
+        case(rand(2, 256, high=1e5), rand(3, 256), precision="f32"),
+        case(rand(3, 0), rand(5, 0)),
+        case(rand(0, 32), rand(5, 32)),
+        case(rand(3, 32), rand(0, 32)),
+        case(rand(1, 1), rand(1, 1)),
+        case(rand(2, 255), rand(257, 255)),
+        case(rand(3, 128), rand(512, 256), raises=ShapeError),
+        case(rand(4, 3, 32), rand(3, 5, 32), raises=ShapeError),
+        case(rand(3, 32), rand(2, 5, 32), raises=ShapeError),
+        case(rand(32), rand(5, 32), raises=ShapeError),
+        case(rand(3, 32), rand(5, 32), precision="f16", raises=AttributeValueError),
+        case(rand(3, 32), ints(5, 32, high=4), raises=DTypeError),
+    ],
+)
+def linear(x: Array, weight: Array, *, precision: str = "default") -> Array:
+    """x times the transposed weight: y[m, n] = sum over k of x[m, k] * weight[n, k].
+
+    x: f32, f16 or bf16 (..., M, K).
+    weight: f32, f16, bf16 or a block dtype (..., N, K), in the order [out, in]; its last axis is dense. Its batch
+        extents divide those of x: batch i of x uses i // (B // b).
+    precision: "default" lets a device round x to the partner dtype of the weight; "f32" forbids it.
+    Returns: f32 (..., M, N). Raises: ShapeError, DTypeError, AttributeValueError.
+    """
+    weight = grouped(weight.reshape(weight.shape[-x.ndim :]), x.shape[:-2])
+    return x @ np.swapaxes(weight, -1, -2)
+
+
+def _matmul(call: Call) -> Shape:
+    a, b = call["a"], call["b"]
+    rank_of(call, "a", 2)
+    rank_of(call, "b", 2)
+    if a.shape[-1] != b.shape[-2]:
+        raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: the last axis of a must equal b's second-last")
+    multiple(call, "a", -3, "b", -3)
+    multiple(call, "a", -4, "b", -4)
+    if b.rank > a.rank and math.prod(b.shape[: b.rank - a.rank]) != 1:
+        raise call.shape_error(f"b is {list(b.shape)}, a only {list(a.shape)}: a must have its batch axes")
+    return (*a.shape[:-1], b.shape[-1])
+
+
+@op(
+    shape=_matmul, dtype=always(f32), accepts={"a": F, "b": F}, tolerance="M",
+    work=lambda call, result: Work(result.size * call["a"].shape[-1], touched(call, result)),
+    cases=[
+        case(rand(3, 5), rand(5, 4)),
+        case(rand(2, 4, 3, 33), rand(2, 2, 33, 7)),
+        case(rand(4, 3, 8), rand(8, 5)),
+        case(rand(1, 256), rand(256, 257)),
+        case(values([[INF, 1.0], [NAN, 1.0], [1.0, 2.0]]), values([[1.0, 0.0], [2.0, 3.0]])),
+        case(rand(3, 0), rand(0, 4)),
+        case(rand(0, 3), rand(3, 4)),
+        case(rand(1, 1), rand(1, 1)),
+        case(rand(3, 5), rand(4, 5), raises=ShapeError),
+        case(rand(3, 2, 5), rand(2, 5, 4), raises=ShapeError),
+        case(rand(2, 5), rand(2, 5, 4), raises=ShapeError),
+        case(rand(5), rand(5, 4), raises=ShapeError),
+        case(rand(3, 32), rand(32, 32, dtype=Q[0]), raises=DTypeError),
+    ],
+)
+def matmul(a: Array, b: Array) -> Array:
+    """a times b: the same as `linear(a, transpose(b))`, and nobody copies the transpose.
+
+    a: f32, f16 or bf16 (..., M, K). b: f32, f16 or bf16 (..., K, N); batch extents divide those of a, grouped.
+    Returns: f32 (..., M, N). Raises: ShapeError, DTypeError.
+    """
+    return a @ grouped(b.reshape(b.shape[-a.ndim :]), a.shape[:-2])
+
+
+def _experts(call: Call) -> Shape:
+    x, weight, ids = call["x"], call["weight"], call["ids"]
+    for name, rank in (("x", 3), ("weight", 3), ("ids", 2)):
+        rank_of(call, name, rank, rank)
+    if x.shape[0] != ids.shape[0] or x.shape[-1] != weight.shape[-1]:
+        raise call.shape_error(
+            f"x is {list(x.shape)}, weight {list(weight.shape)}, ids {list(ids.shape)}: x and ids must have equally many "
+            "tokens, x and weight equal last axes"
+        )
+    multiple(call, "ids", -1, "x", -2)
+    return (*ids.shape, weight.shape[1])
+
+
+def _experts_work(call: Call, result: Spec) -> Work:
+    weight, slots = call["weight"], math.prod(call["ids"].shape)
+    read = weight.nbytes // max(1, weight.shape[0]) * min(slots, weight.shape[0])
+    return Work(result.size * weight.shape[-1], call["x"].nbytes + call["ids"].nbytes + read + result.nbytes)
+
+
+@op(
+    shape=_experts, dtype=always(f32), work=_experts_work, tolerance="M", stored=True,
+    accepts={"x": F, "weight": _WEIGHTS, "ids": (i32,)}, check=all_of(precision, _dense_rows),
+    cases=[
+        case(rand(3, 1, 256), rand(4, 5, 256), ints(3, 2, high=4)),
+        case(rand(5, 4, 32), rand(8, 3, 32), ints(5, 4, high=8)),
+        case(rand(2, 2, 33), rand(4, 3, 33), ints(2, 6, high=4)),
+        case(rand(2, 1, 32), rand(16, 3, 32), ints(2, 16, high=16)),
+        case(rand(3, 1, 32), rand(4, 5, 32), values([[2, 2], [2, 2], [2, 2]], dtype=i32)),
+        case(rand(3, 1, 64), rand(4, 5, 64), values([[0, -1], [-1, -1], [3, 3]], dtype=i32), precision="f32"),
+        case(rand(2, 1, 32), rand(4, 5, 32), values([[0, 4], [-2, 1]], dtype=i32)),
+        case(values([[[INF] + [1.0] * 31], [[2.0] * 32]]), rand(2, 3, 32), values([[0, 1], [1, 0]], dtype=i32)),
+        case(rand(0, 1, 32), rand(4, 5, 32), values(np.zeros((0, 2)), dtype=i32)),
+        case(rand(1, 1, 1), rand(1, 1, 1), ints(1, 1, high=1)),
+        case(rand(3, 1, 32), rand(4, 5, 64), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(3, 3, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(2, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(3, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(3, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), precision="", raises=AttributeValueError),
+        case(rand(3, 1, 32), rand(4, 5, 32), rand(3, 2), raises=DTypeError),
+    ],
+)
+def linear_experts(x: Array, weight: Array, ids: Array, *, precision: str = "default") -> Array:
+    """Each token times the weights of the experts chosen for it: y[t, i] = weight[ids[t, i]] @ x[t, i % e].
+
+    x: f32, f16 or bf16 (T, e, K), e divides E. weight: f32, f16, bf16 or a block dtype (X, N, K), last axis dense.
+    ids: i32 (T, E). Id -1 skips the slot: its row is zero. Another id outside 0 .. X-1 gives zeros and a BadIndex.
+    precision: as in `linear`. Returns: f32 (T, E, N). Raises: ShapeError, DTypeError, AttributeValueError.
+    """
+    wide = widened(x)
+    y = np.zeros((*ids.shape, weight.shape[1]))
+    chosen = known("ids", ids, len(weight), skip=lambda i: i == -1)
+    for expert in np.unique(ids[chosen]):
+        token, slot = np.nonzero(chosen & (ids == expert))
+        y[token, slot] = wide[token, slot % x.shape[1]] @ widened(weight[expert]).T
+    return y
