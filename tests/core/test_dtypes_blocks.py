@@ -155,6 +155,20 @@ def test_error_on_gaussian_data_stays_in_the_table(dtype):
     assert nmse(dtype, x) <= NMSE[dtype.name]
 
 
+def test_the_fit_of_q6_K_beats_the_plain_grid():
+    # The plain grid puts the largest element at -32 and codes scales and quants like the encoder does.
+    dtype = DTYPES["q6_K"]
+    x = np.random.default_rng(3).standard_normal((256, 256)).astype(np.float32)
+    sub = x.reshape(256, 16, 16).astype(np.float64)
+    scale = np.take_along_axis(sub, np.abs(sub).argmax(2)[..., None], 2) / -32
+    top = np.take_along_axis(scale, np.abs(scale).argmax(1)[:, None], 1)
+    d = (top / -128).astype(np.float16).astype(np.float64)
+    factor = d * np.clip(np.rint(-128 * scale / top), -128, 127)
+    plain = np.clip(np.rint(sub / factor), -32, 31) * factor
+    grid = np.square(plain - sub).mean() / np.square(sub).mean()
+    assert nmse(dtype, x) < 0.93 * grid
+
+
 @each
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e3])
 @pytest.mark.parametrize("shift", [0.0, 3.0, -3.0])
@@ -197,6 +211,18 @@ def test_non_finite_numbers_are_refused(dtype, bad):
         dtype.encode(x)
     with pytest.raises(ValueError, match="must be finite in f32"):
         dtype.encode(np.full(dtype.block, 1e300))
+
+
+@each
+def test_a_late_block_is_counted_from_the_start(dtype):
+    x = np.ones(((1 << 16) // dtype.block + 9, dtype.block), np.float32)  # two pieces of the encoder
+    x[-2, 3] = np.nan
+    with pytest.raises(AttributeValueError, match=f"block {len(x) - 2} holds"):
+        dtype.encode(x)
+    x[-2] = -1e30
+    x[-2, ::2] = 1e30
+    with pytest.raises(AttributeValueError, match=f"block {len(x) - 2} spans up to 1e"):
+        dtype.encode(x)
 
 
 @each

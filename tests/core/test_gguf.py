@@ -262,6 +262,19 @@ def test_released_pages_are_read_again(tmp_path):
         np.testing.assert_array_equal(file.tensors["b"].numpy(), ARRAY_F32[1])
 
 
+def test_only_whole_pages_are_released(tmp_path, monkeypatch):
+    page, array = mmap.PAGESIZE, np.zeros(4 * mmap.PAGESIZE, np.int8)
+    with jf_gguf.open(write(tmp_path / "a.gguf", tensors={"a": (by_name("i8"), array)})) as file:
+        given_back = []
+        tensor, source = file.tensors["a"], file._source
+        recorder = type("Recorder", (), {"madvise": lambda _, *range_: given_back.append(range_)})()
+        monkeypatch.setattr(source, "_map", recorder)
+        tensor.release()
+        assert 0 < tensor.offset < page  # behind the header
+        assert given_back == [(mmap.MADV_DONTNEED, page, 3 * page)]
+        monkeypatch.undo()
+
+
 def resident(tensor):
     """Bytes of the file's mapping in memory, from Linux's own account; None elsewhere."""
     smaps = Path("/proc/self/smaps")

@@ -173,6 +173,7 @@ CASES = [
     ("outside", one_tensor((2**60,)), "its data would end at byte 4611686018427387968 of"),
     ("outside", one_tensor(offset=2**64 - 32), "its data would end at byte 18446744073709551680"),
     ("overlap", two_tensors(0), "offset of tensor 'b' at byte 82: its data overlaps that of tensor 'a'"),
+    ("overlap", Draft(tensors=2).tensor("b", (4,), 24, 32).tensor("a", (33,), 24, 0).data(64), "offset of tensor 'b'"),
 ]
 
 
