@@ -1,22 +1,23 @@
 """Chat templates: messages to the ids of a prompt, without letting a message speak for the template.
 
-A template comes with the model's file, so it is a stranger's program: it runs in jinja2's sandbox, with bounds on loops
-and sizes. A message is a stranger's text: what in it reads like a special token stays text. For that the first letter of
-every such place is replaced, before rendering, by a character that occurs nowhere, and put back after the special tokens
-of the template itself have been found. So templates may trim, cut and compare messages as they like.
+A template comes with the model's file, so it is a stranger's program: it runs in jinja2's sandbox, with bounds on
+loops and sizes. A message is a stranger's text: what in it reads like a special token stays text. For that the first
+letter of every such place is replaced, before rendering, by a character that occurs nowhere, and put back after the
+special tokens of the template itself have been found. So templates may trim, cut and compare messages as they like.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jackfield_llm.errors import ChatError
 from jackfield_llm.tokenizer import Tokenizer
@@ -55,7 +56,7 @@ class ChatTemplate:
         """From `tokenizer.chat_template` of a GGUF file. Raises ChatError where it is absent or wrong."""
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str) or not source:
-            raise ChatError("the file has no tokenizer.chat_template; give the whole prompt and ask for it to be taken raw")
+            raise ChatError("the file has no tokenizer.chat_template; write the whole prompt and have it taken raw")
         tokens = metadata.get("tokenizer.ggml.tokens", ())
         names = {}
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
@@ -90,26 +91,24 @@ class ChatTemplate:
         return ids if ids[:1] == first else first + ids
 
     def _rendered(
-        self, messages: Sequence[Message], shield: Shield | None, *, add_generation_prompt: bool, variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Message],
+        shield: Shield | None,
+        *,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
     ) -> str:
         _check(messages)
         shown = messages if shield is None else [_shielded(message, shield) for message in messages]
         self._sandbox.begin(shield)
         names = self._names | dict(variables) | {"messages": shown, "add_generation_prompt": add_generation_prompt}
         limit = _LETTERS + sum(len(text) for text in _texts(messages))
-        pieces: list[str] = []
-        length = 0
         try:
-            for piece in self._template.generate(names):
-                length += len(piece)
-                if length > limit:
-                    raise SecurityError(f"it writes more than {limit:,} letters")
-                pieces.append(piece)
+            return _gathered(self._template.generate(names), limit)
         except _RefusedError as e:
             raise ChatError(f"the chat template refuses these messages: {e}") from e
         except Exception as e:  # a template can make any operation of Python fail
             raise ChatError(f"the chat template failed: {type(e).__name__}: {e}") from e
-        return "".join(pieces)
 
 
 class Shield:
@@ -168,10 +167,20 @@ class Shield:
         if letter not in self._put:
             spare = next(self._free, None)
             if spare is None:
-                raise ChatError("the messages use every private character of Unicode: none is left to mark special tokens")
+                raise ChatError("the messages use every private character of Unicode: one must be left to mark with")
             self._put[letter] = spare
             self._back[ord(spare)] = letter
         return self._put[letter]
+
+
+def _gathered(pieces: Iterable[str], limit: int) -> str:
+    kept, length = [], 0
+    for piece in pieces:
+        length += len(piece)
+        if length > limit:
+            raise SecurityError(f"it writes more than {limit:,} letters")
+        kept.append(piece)
+    return "".join(kept)
 
 
 class _RefusedError(Exception):
@@ -222,7 +231,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """The syntax tree with a call of `step` in front of each body; a name could be hidden by the template."""
         tree = super()._parse(source, name, filename)
-        for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+        loops, macros, blocks = (tree.find_all(kind) for kind in (nodes.For, nodes.Macro, nodes.CallBlock))
+        for node in (*loops, *macros, *blocks):
             call = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None)
             node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
         tree.set_environment(self)

@@ -100,7 +100,8 @@ class Sampler:
         lately = history if self.repeat_last < 0 else history[-self.repeat_last :]
         seen = np.unique(np.asarray(lately, np.int64))
         if seen[0] < 0 or seen[-1] >= row.size:
-            raise SamplingError(f"[sample] history holds token {seen[0] if seen[0] < 0 else seen[-1]}: must be below {row.size}")
+            wrong = seen[0] if seen[0] < 0 else seen[-1]
+            raise SamplingError(f"[sample] history holds token {wrong}: must be below {row.size}")
         old = row[seen]
         row[seen] = np.where(old > 0, old / self.repetition_penalty, old * self.repetition_penalty)
         return row
@@ -188,7 +189,7 @@ def _bad_value(row: NDArray[Any]) -> SamplingError:
 
 
 def _softmax(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(row - row.max())
+    weights: NDArray[np.float64] = np.exp(row - row.max())
     return weights / weights.sum()
 
 

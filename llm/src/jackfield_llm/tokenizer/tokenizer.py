@@ -1,10 +1,11 @@
-"""The tokenizer of a model: finds special tokens, has the text between them cut into tokens, and turns ids back to text."""
+"""The tokenizer of a model: finds special tokens, has the text between them cut, and turns ids back to text."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from jackfield_llm.errors import TokenizerError
@@ -22,6 +23,11 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 class Segmenter(Protocol):
     """What a kind of vocabulary does with text that holds no special tokens."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The tokens by id."""
+        ...
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """Ids of a text; `after_special`: it is the first, or follows a special token."""
@@ -60,7 +66,8 @@ class Tokenizer:
         vocabulary = Vocabulary.from_metadata(metadata, tuple(_KINDS), add_bos=add_bos)
         if byte_level and vocabulary.pre is None:
             _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
-        return cls(vocabulary, _KINDS[vocabulary.kind](vocabulary, metadata))
+        segmenter = _KINDS[vocabulary.kind](vocabulary, metadata)
+        return cls(replace(vocabulary, tokens=segmenter.texts), segmenter)
 
     @property
     def vocab_size(self) -> int:

@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file: its tokens, what each is for, and the ids with a meaning; checked before anything uses it.
+"""The vocabulary of a GGUF file: its tokens, what each is for, the ids with a meaning; checked before anything uses it.
 
-Source: keys and token types as in the GGUF specification of ggml; the rules for end tokens and for tokens that only look
-special were read in llama.cpp (build 11434) and checked by its vocabulary tests.
+Source: keys and token types as in the GGUF specification of ggml; the rules for end tokens and for tokens that only
+look special were read in llama.cpp (build 11434) and checked by its vocabulary tests.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ _DEFAULTS = {
 }
 
 _PREFIX = "tokenizer.ggml."
-_EOT = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>")
-_MORE_EOT = ("[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>")
+# U+FF5C and U+2581 are what DeepSeek writes for "|" and "_", U+2581 is SentencePiece's space.
 _ENDS = frozenset(
-    (*_EOT, *_MORE_EOT, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "<|eom_id|>", "[EOS]", "<eos>")
-    + ("<turn|>", "<|tool_response>", "[e~[")
+    """
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> [e~[
+    <\uff5cend\u2581of\u2581sentence\uff5c>
+    """.split()  # noqa: SIM905 - a table is easier to compare with its source
 )
 """Texts of tokens that end an answer, whatever the file says of them."""
 
@@ -68,14 +70,16 @@ _FILL_ENDS = {
 """Tokens of fill-in-the-middle models that end an answer: the key of the id, else the texts it may have."""
 
 _FILL = frozenset(
-    ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>")
-    + ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>")
-    + ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>")
+    """
+    <|fim_prefix|> <fim-prefix> <fim_prefix> <PRE> \u2581<PRE> <|code_prefix|> <|prefix|> <\uff5cfim\u2581begin\uff5c>
+    <|fim_suffix|> <fim-suffix> <fim_suffix> <SUF> \u2581<SUF> <|code_suffix|> <|suffix|> <\uff5cfim\u2581hole\uff5c>
+    <|fim_middle|> <fim-middle> <fim_middle> <MID> \u2581<MID> <|code_middle|> <|middle|> <\uff5cfim\u2581end\uff5c>
+    """.split()  # noqa: SIM905 - a table is easier to compare with its source
 )
 """Texts of tokens that are control tokens, whatever the file says of them."""
 
 # A converter that forgot to mark these as control would let a user's text speak for the template.
-_LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
+_LOOKS_SPECIAL = re.compile("<[|\uff5c].*[|\uff5c]>")
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,11 @@ class Special:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """tokens: texts by id. roles: [vocabulary] of `Role`. scores: [vocabulary] f32, or None. ends: ids that end an answer."""
+    """What a file says of its tokens.
+
+    tokens: texts by id. roles: [vocabulary] of `Role`. scores: [vocabulary] f32, or None.
+    specials: longest first, the order in which they are looked for. ends: ids that end an answer.
+    """
 
     kind: str
     pre: str | None
@@ -223,7 +231,8 @@ def _repaired(tokens: list[Any]) -> list[str]:
             raise TokenizerError(f"tokenizer.ggml.tokens[{place}] is {token!r}: must be a text")
         text = token or f"[EMPTY_{place}]"
         if text in seen:
-            raise TokenizerError(f"tokenizer.ggml.tokens holds {text!r} twice, at {seen[text]} and {place}: must be unique")
+            places = f"{seen[text]} and {place}"
+            raise TokenizerError(f"tokenizer.ggml.tokens holds {text!r} twice, at {places}: must be unique")
         seen[text] = place
     return list(seen)
 
@@ -273,21 +282,21 @@ def _ends(
         ends.add(-1 if named is None else named)
     ends.update(-1 if token is None else token for token in (eos, index.get("eot_token_id"), index.get("eom_token_id")))
     ends.discard(-1)
-    texts = {tokens[token]: token for token in ends}
+    found = {tokens[token]: token for token in ends}
     # Two dialects use a text of the list for something else: there it ends a part of an answer, or is plain text.
-    calls = "<|call|>" in texts or "<|calls|>" in texts
-    if calls and "<|end|>" in texts and ("<|return|>" in texts or "<|flush|>" in texts):
-        ends.discard(texts["<|end|>"])
-    if "</s>" in texts and ("<|tool_response>" in texts or "<|plamo:eos|>" in texts):
-        ends.discard(texts["</s>"])
-        roles[texts["</s>"]] = Role.NORMAL
+    calls = "<|call|>" in found or "<|calls|>" in found
+    if calls and "<|end|>" in found and ("<|return|>" in found or "<|flush|>" in found):
+        ends.discard(found["<|end|>"])
+    if "</s>" in found and ("<|tool_response>" in found or "<|plamo:eos|>" in found):
+        ends.discard(found["</s>"])
+        roles[found["</s>"]] = Role.NORMAL
     return frozenset(ends)
 
 
 def _specials(
     metadata: Mapping[str, Any], by_role: Mapping[str, int], roles: NDArray[np.int8], declared: NDArray[np.int8]
 ) -> tuple[Special, ...]:
-    """Longest first, the order in which they are looked for."""
+    """Longest first; so is the order in llama.cpp, which measures in bytes."""
     name, pre = str(metadata.get("general.name", "")).lower(), str(metadata.get(_PREFIX + "pre", ""))
     phi3 = "phi-3" in name or "phi3" in name
     lefts = {"<mask>"} if any(jina in pre for jina in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) else set()

@@ -26,6 +26,7 @@ class WordPiece:
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:  # noqa: ARG002 - all is in the vocabulary
         if vocabulary.unknown is None:
             raise TokenizerError("tokenizer.ggml.unknown_token_id: absent; this kind of vocabulary needs one")
+        self.texts = vocabulary.tokens
         unknown = vocabulary.tokens[vocabulary.unknown]
         controls = set(vocabulary.controls())
         ids = {
