@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import ml_dtypes
@@ -64,6 +63,8 @@ def by_name(name: str) -> DType:
     found = DTYPES.get(name)
     if found is not None:
         return found
+    import difflib  # noqa: PLC0415 - needed for this text only
+
     by_lower = {known.lower(): known for known in DTYPES}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
