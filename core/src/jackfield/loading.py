@@ -1,0 +1,332 @@
+"""One plugin from its entry point to open devices: the only place where a plugin's code is run and isolated.
+
+Each stage ends in a status. What a plugin raises, SystemExit too, becomes a record with its traceback; what it prints
+on stdout is kept from the program's own output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pluggy
+
+from . import hookspecs
+from .backend import Backend, Device, Kernel
+from .discovery import CORE_WINDOW, Found, trust_stop
+from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
+from .hookspecs import Finding, Seen
+from .manifest import DeviceKind, Version, spoken, window_text
+from .names import Term, near, parse
+from .status import BackendStatus, Stop, error_of
+from .trust import Wishes
+
+__all__ = ["OpenDevice", "Plugin", "term_of"]
+
+log = logging.getLogger("jackfield")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OpenDevice:
+    """A device that can be used, with the backend that answers for it and its table of kernels."""
+
+    device: Device
+    backend: Backend
+    kernels: Mapping[str, Kernel] = field(hash=False, repr=False)
+    device_class: str = ""
+    simulated: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+
+class _Stopped(Exception):  # noqa: N818 (control flow inside this module, never seen outside)
+    """A stage that failed."""
+
+    def __init__(self, stop: Stop, cause: BaseException | None = None) -> None:
+        super().__init__(stop.error)
+        self.stop, self.cause = stop, cause
+
+
+class Plugin:
+    """One backend and how far it came.
+
+    make: for backends without a wheel, what gives the Backend; None: import the entry point.
+    """
+
+    def __init__(self, found: Found, *, make: Callable[[], Backend] | None = None, device_class: str = "accel") -> None:
+        self.found = found
+        self.make = make
+        self.backend: Backend | None = None
+        self.devices: tuple[OpenDevice, ...] = ()
+        self.kinds = found.manifest.kinds if found.manifest else (DeviceKind(found.name, device_class),)
+        self.priority = found.manifest.priority if found.manifest else 50
+        self.pid = 0
+        self.cause: BaseException | None = None
+        self.spent = 0.0
+        self.hooks: pluggy.PluginManager | None = None
+        start = Stop("trust" if found.distribution is not None else "hook", "pending", "", "")
+        self.status = (found.stop or start).on(_blank(found))
+
+    @property
+    def is_pending(self) -> bool:
+        return self.status.state == "pending"
+
+    @property
+    def classes(self) -> frozenset[str]:
+        return frozenset(k.device_class for k in self.kinds if k.device_class)
+
+    def offers(self, kind: str) -> bool:
+        return any(k.kind == kind for k in self.kinds)
+
+    def open(self, *, named: bool, wishes: Wishes) -> tuple[OpenDevice, ...]:
+        """Its devices. Raises the typed error of the stage it stopped at; ForkedError in a child of the opener.
+
+        named: the user asked for this very backend, which loads one that has no manifest, too.
+        """
+        if self.status.state == "ok":
+            if self.pid != os.getpid():
+                raise ForkedError(
+                    f"{self.found.name} was opened by process {self.pid}, this is its child; start workers by spawn"
+                )
+            return self.devices
+        lenient = named and self.status.code == "manifest-missing"
+        if self.is_pending or lenient:
+            self._run(wishes, check_trust=lenient)
+        return self._outcome()
+
+    def _outcome(self) -> tuple[OpenDevice, ...]:
+        if self.status.state != "ok":
+            raise error_of(self.status) from self.cause
+        return self.devices
+
+    def _run(self, wishes: Wishes, *, check_trust: bool) -> None:
+        self.spent = 0.0
+        try:
+            backend = self._made(wishes, check_trust=check_trust)
+            self._agree(backend)
+            self.backend, self.devices = backend, self._opened(backend)
+            self.pid = os.getpid()
+            self.status = Stop("open", "ok", "", "").on(self.status)
+            self.status = replace(self.status, error=None)
+        except _Stopped as e:
+            self.cause = e.cause
+            self.status = e.stop.on(self.status, e.cause)
+        self.status = replace(self.status, where="here" if self.spent else "static", seconds=self.spent)
+
+    def _made(self, wishes: Wishes, *, check_trust: bool) -> Backend:
+        if self.make is not None:
+            return self._call(_no_backend, self.make)
+        if check_trust and (stop := trust_stop(self.found, wishes)):
+            raise _Stopped(stop)
+        return self._hooked(self._imported())
+
+    def _call(self, stop: Callable[[BaseException], Stop], call: Callable[[], T]) -> T:
+        """Run plugin code; whatever it raises becomes the stop of its stage."""
+        began = time.perf_counter()
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                return call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:  # a plugin may raise anything, SystemExit too; the others must go on
+            raise _Stopped(stop(e), e) from e
+        finally:
+            self.spent += time.perf_counter() - began
+            if text := printed.getvalue():
+                self._note(f"printed {len(text)} characters on stdout: {text.strip()[:60]!r}")
+
+    def _note(self, text: str) -> None:
+        self.status = replace(self.status, notes=(*self.status.notes, text))
+
+    def _imported(self) -> Any:
+        module, _, attribute = self.found.value.partition(":")
+        words = attribute.partition("[")[0].strip()
+
+        def load() -> Any:
+            loaded: Any = importlib.import_module(module.strip())
+            for word in filter(None, words.split(".")):
+                loaded = getattr(loaded, word)
+            return loaded
+
+        return self._call(self._import_stop, load)
+
+    def _import_stop(self, e: BaseException) -> Stop:
+        text = f"{type(e).__name__}: {e}"
+        supplier = self.found.manifest.supplier(text) if self.found.manifest else ""
+        return Stop("import", "failed", "import-error", text, supplier)
+
+    def _hooked(self, module: Any) -> Backend:
+        """Its hooks, checked in a manager of its own, so that half a registration can't stay anywhere."""
+        manager = pluggy.PluginManager("jackfield")
+        manager.add_hookspecs(hookspecs)
+        self._call(
+            lambda e: Stop("hook", "refused", "hook-signature", str(e), _arguments(str(e))),
+            lambda: manager.register(module),
+        )
+        for name in _unknown_hooks(manager):
+            if self.found.manifest is None or self.found.manifest.contract[1] <= CORE_WINDOW[1]:
+                like = near(name, _known_hooks())
+                hint = f"did you mean {like}?" if like else f"known hooks: {', '.join(_known_hooks())}"
+                raise _Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
+            self._note(f"hook {name} is of a later contract and is not called")
+        ask = manager.hook.jackfield_backend
+        backend: object = self._call(_no_backend, ask)
+        if not isinstance(backend, Backend):
+            gave = "None" if backend is None else f"a {type(backend).__name__}"
+            raise _Stopped(
+                Stop("hook", "failed", "no-backend", f"jackfield_backend() gave {gave}, must give a Backend")
+            )
+        self.hooks = manager
+        return backend
+
+    def _agree(self, backend: Backend) -> None:
+        """Name and contract of the object against the manifest and against this core."""
+        name, manifest = self.found.name, self.found.manifest
+        if getattr(backend, "name", None) != name:
+            raise _disagrees(f"installed as {name!r}, the object's name is {getattr(backend, 'name', None)!r}")
+        api = getattr(backend, "api", None)
+        if not (isinstance(api, tuple) and len(api) == 2 and all(type(n) is int for n in api)):
+            raise _disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
+        version: Version = (api[0], api[1])
+        if manifest is not None and version != manifest.contract[1]:
+            promised = window_text((manifest.contract[1],) * 2)
+            raise _disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
+        try:
+            backend.spoken = spoken(CORE_WINDOW, manifest.contract if manifest else (version, version), name)
+        except ContractError as e:
+            code = "too-new" if version > CORE_WINDOW[1] else "too-old"
+            error, _, hint = str(e).partition(": ")
+            raise _Stopped(Stop("contract", "refused", code, error, hint)) from None
+
+    def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
+        kernels = self._call(_open_error, backend.kernels)
+        devices = self._call(_open_error, lambda: tuple(backend.devices()))
+        if not devices:
+            raise _Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
+        if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
+            raise _disagrees("kernels() must give a mapping of op names to Kernel")
+        opened = [self._one(backend, device, kernels) for device in devices]
+        names = [d.name for d in opened]
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise _disagrees(f"two devices are called {min(twice)}")
+        return tuple(sorted(opened, key=lambda d: _order(d.name)))
+
+    def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
+        if not isinstance(device, Device):
+            raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
+        alignment = device.alignment
+        if alignment < 1 or alignment & (alignment - 1):
+            raise _disagrees(f"{device.name}: alignment is {alignment}, must be a power of two")
+        try:
+            term = term_of(device.name)
+        except DeviceNameError as e:
+            raise _disagrees(f"a device is called {device.name!r}: {str(e).splitlines()[0]}") from None
+        known = self.found.manifest is not None
+        for kind in self.kinds:
+            if kind.kind == term.kind and (not known or kind.variant == term.variant):
+                simulated = kind.simulated or bool(term.variant)
+                return OpenDevice(device, backend, kernels, "" if simulated else kind.device_class, simulated)
+        kinds = ", ".join(map(str, self.kinds))
+        raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
+
+    def findings(self, *, deep: bool) -> list[Finding]:
+        """Its own lines for doctor; a hook that fails gives one line that says so."""
+        if self.hooks is None:
+            return []
+        hook = self.hooks.hook.jackfield_diagnose
+        return self._asked("jackfield_diagnose", lambda: hook(backend=self.backend, deep=deep), Finding)
+
+    def seen(self) -> list[Seen]:
+        """Cards it sees without a driver."""
+        if self.hooks is None:
+            return []
+        return self._asked("jackfield_hardware", self.hooks.hook.jackfield_hardware, Seen)
+
+    def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
+        try:
+            answers = self._call(
+                lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {type(e).__name__}: {e}"), call
+            )
+        except _Stopped as e:
+            self._note(e.stop.error)
+            return []
+        return [one for answer in answers if isinstance(answer, list) for one in answer if isinstance(one, cls)]
+
+
+def term_of(device: str) -> Term:
+    """A device's name as a term with its index filled in. Raises DeviceNameError for what is no name of one device."""
+    ((term, *more), *sets) = parse(device).sets
+    if more or sets or term.every or term.is_auto:
+        raise DeviceNameError(f"{device!r} does not name one device")
+    return term if term.variant or term.index is not None else replace(term, index=0)
+
+
+def _order(device: str) -> tuple[str, str, int, int]:
+    term = term_of(device)
+    return term.kind, term.variant, term.index or 0, term.part or 0
+
+
+def _blank(found: Found) -> BackendStatus:
+    """The record before the first stage."""
+    return BackendStatus(
+        name=found.name,
+        dist=found.dist,
+        version=found.version,
+        build=found.build,
+        stage="manifest",
+        state="pending",
+        code="",
+        error=None,
+        hint=None,
+        traceback=None,
+        where="static",
+        seconds=0.0,
+        notes=found.notes,
+    )
+
+
+def _disagrees(text: str) -> _Stopped:
+    return _Stopped(Stop("contract", "refused", "disagrees", text, "a mistake of the plugin: report it to its vendor"))
+
+
+def _no_backend(e: BaseException) -> Stop:
+    return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {type(e).__name__}: {e}")
+
+
+def _open_error(e: BaseException) -> Stop:
+    if isinstance(e, Unavailable):
+        return Stop("open", "absent", "no-device", str(e))
+    text = str(e) if isinstance(e, Error) else f"{type(e).__name__}: {e}"
+    return Stop("open", "failed", "open-error", text)
+
+
+def _known_hooks() -> list[str]:
+    return [name for name in hookspecs.__all__ if name.startswith("jackfield_")]
+
+
+def _unknown_hooks(manager: pluggy.PluginManager) -> Iterator[str]:
+    """Hooks that were registered and have no spec: what pluggy's check_pending refuses, one by one."""
+    known = set(_known_hooks())
+    for name, hook in sorted(vars(manager.hook).items()):
+        if name not in known and not name.startswith("_") and hook.get_hookimpls():
+            yield name
+
+
+def _arguments(error: str) -> str:
+    """The right arguments of the hook that a text of pluggy names."""
+    for name in _known_hooks():
+        if name in error:
+            arguments = getattr(hookspecs, name).__code__.co_varnames[: getattr(hookspecs, name).__code__.co_argcount]
+            return f"arguments of {name}: {', '.join(arguments) or 'none'}"
+    return ""

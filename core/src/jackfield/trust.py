@@ -1,0 +1,153 @@
+"""Whether an installed backend may run: the user's lists, and where its distribution and module lie.
+
+Trusted are the interpreter's site folders, folders the user put on the search path, and editable installs. Never the
+current folder or the script's folder, although Python's own search looks there. This is no sandbox: a trusted plugin
+has all rights of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+__all__ = ["Distribution", "Refusal", "Wishes", "project_folder", "setting", "where_refused"]
+
+
+class Distribution(Protocol):
+    """What is asked of `importlib.metadata.Distribution`."""
+
+    def read_text(self, filename: str, /) -> str | None: ...
+    def locate_file(self, path: str, /) -> object: ...
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a backend does not run: stable code, one line, and what to do."""
+
+    code: str
+    error: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """JACKFIELD_BACKENDS taken apart: names allowed and denied (globs), and which distribution has a name."""
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    chosen: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    @classmethod
+    def parse(cls, text: str | None) -> Wishes:
+        allowed, denied, chosen = [], [], {}
+        for word in (w.strip() for w in (text or "").split(",")):
+            name, equals, dist = word.partition("=")
+            if equals:
+                chosen[name.strip()] = plain(dist)
+            elif word.startswith("!"):
+                denied.append(word[1:].strip())
+            elif word:
+                allowed.append(word)
+        return cls(tuple(allowed), tuple(denied), chosen, text or "")
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Why the user's list leaves this backend out, or None."""
+        if any(fnmatchcase(name, pattern) for pattern in self.denied):
+            return Refusal("denied", f"JACKFIELD_BACKENDS={self.text} forbids {name}", f"take !{name} out of it")
+        if self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
+            return Refusal("not-listed", f"JACKFIELD_BACKENDS={self.text} leaves out {name}", f"add {name}")
+        return None
+
+
+def plain(dist: str) -> str:
+    """A distribution's name in the one spelling that compares equal."""
+    return dist.strip().lower().replace("_", "-").replace(".", "-")
+
+
+def setting(name: str) -> str | None:
+    """A JACKFIELD_* variable; None when unset or empty, and under `python -I` and `-E`, which ask to ignore them."""
+    return None if sys.flags.ignore_environment else os.environ.get(name) or None
+
+
+def where_refused(dist: Distribution, label: str, module: str) -> Refusal | None:
+    """Why the place of this distribution, or of the module it names, is not trusted; None: it is.
+
+    label: "name version" for the texts. module: dotted; only its top-level name is looked up, which imports nothing.
+    """
+    place = _folder(dist)
+    project = project_folder(dist)
+    if project is None and place in _untrusted() and place not in _sites():
+        return Refusal(
+            "outside-site", f"{label} lies in {place}, the current or the script's folder",
+            "install it (an editable install counts)",
+        )  # fmt: skip
+    top = module.partition(".")[0]
+    origins = _origins(top)
+    homes = [place, *([project] if project is not None else [])]
+    if origins and not any(origin.is_relative_to(home) for origin in origins for home in homes):
+        return Refusal("shadowed", f"{top} would come from {origins[0]}, not from {label}", f"rename {origins[0].name}")
+    return None
+
+
+def project_folder(dist: Distribution) -> Path | None:
+    """Where the sources of an editable install lie; None for any other install."""
+    try:
+        record = json.loads(dist.read_text("direct_url.json") or "{}")
+        url = urlparse(record["url"]) if record.get("dir_info", {}).get("editable") is True else None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None  # not written by an installer: no editable install
+    return Path(url2pathname(url.path)).resolve() if url is not None and url.scheme == "file" else None
+
+
+def _folder(dist: Distribution) -> Path:
+    return Path(str(dist.locate_file(""))).resolve()
+
+
+def _sites() -> set[Path]:
+    """Folders packages are installed in, and those that PYTHONPATH names."""
+    import site  # noqa: PLC0415 (looked at only when there is a plugin)
+    import sysconfig  # noqa: PLC0415
+
+    folders: list[str] = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    if not sys.flags.ignore_environment:
+        folders += os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return _resolved(folders)
+
+
+def _untrusted() -> set[Path]:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        here = [str(Path.cwd())]
+    except OSError:  # the current folder was removed: nothing can be found in it
+        here = []
+    return _resolved([*here, *([str(Path(script).parent)] if script else [])])
+
+
+def _resolved(folders: Iterable[str]) -> set[Path]:
+    return {Path(folder).resolve() for folder in folders if folder}
+
+
+def _origins(top: str) -> list[Path]:
+    """Files or folders a top-level name would come from; empty when Python does not find it, or it has none."""
+    import importlib.util  # noqa: PLC0415 (as in _sites)
+
+    try:
+        spec: ModuleSpec | None = importlib.util.find_spec(top)
+    except (ValueError, ImportError):  # a module without a spec, or a finder of an editable install that fails
+        return []
+    if spec is None:
+        return []
+    places = [spec.origin] if spec.origin and spec.has_location else list(spec.submodule_search_locations or ())
+    return [Path(place).resolve() for place in places]
