@@ -66,10 +66,10 @@ def convert(array: Array, dtype: DType) -> tuple[Array, int | None]:
         if dtype.is_block:
             return _encoded(plain.astype(np.float32), dtype)
         if dtype.is_integer:
-            return _integers(plain, element(dtype)), None
+            return np.asarray(_integers(plain, element(dtype))), None
         if dtype is bf16:
-            return _bf16(plain), None
-        return plain.astype(element(dtype)), None
+            return np.asarray(_bf16(plain)), None
+        return np.asarray(plain.astype(element(dtype))), None
 
 
 def _integers(x: Array, plain: np.dtype[Any]) -> Array:

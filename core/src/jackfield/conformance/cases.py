@@ -1,0 +1,241 @@
+"""From declared cases to examples: dtypes assigned, optional operands dropped, operands laid out in memory, data drawn.
+
+An Example is a description until its arrays are asked for; the same description always draws the same numbers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from jackfield import ops
+from jackfield.dtypes import DType, bool_
+from jackfield.dtypes.arrays import convert
+from jackfield.errors import DTypeError, GraphError, ShapeError
+from jackfield.graph import Attrs
+from jackfield.op import OPS, Array, Case, Draw, Op
+from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
+
+__all__ = ["Example", "Layout", "examples", "wrong_uses"]
+
+Layout = Literal["dense", "rows", "sliced", "transposed", "broadcast", "constant", "inplace"]
+
+# Operands that models keep as constants, so that a device may want them packed.
+HELD = {("linear", "weight"), ("linear_experts", "weight"), ("take_rows", "x")}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One use of an op that can be run.
+
+    case: its number in the declaration. dtype: the one under test. draws: what to put into each operand that is there.
+    views: how each operand lies: the Spec with its strides, and its offset in the dense tensor `bases` it is cut from.
+    """
+
+    op: Op
+    case: int
+    dtype: DType
+    layout: Layout
+    draws: Mapping[str, Draw]
+    views: Mapping[str, View]
+    bases: Mapping[str, Spec]
+    attrs: Attrs
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{name} {view.spec}" for name, view in self.views.items())
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs.items() if v != self.op.defaults.get(k, object()))
+        return f"{self.op.name} case {self.case} {self.layout}: {shapes}{attrs}"
+
+    @property
+    def specs(self) -> tuple[Spec | None, ...]:
+        """One an operand, in declaration order."""
+        return tuple(self.views[name].spec if name in self.views else None for name in self.op.operands)
+
+    @cached_property
+    def result(self) -> Spec:
+        """The result; for an updating op with the strides of its target."""
+        spec = self.op.infer(self.specs, self.attrs)
+        target = self.specs[0]
+        return replace(spec, strides=target.strides) if self.op.updates and target is not None else spec
+
+    def arrays(self) -> list[Array | None]:
+        """The operands' data, one array an operand; block dtypes as arrays of blocks."""
+        return [self._array(name) if name in self.views else None for name in self.op.operands]
+
+    def _array(self, name: str) -> Array:
+        draw, spec = self.draws[name], self.views[name].spec
+        seed = zlib.crc32(f"{self.op.name} {self.case} {name}".encode())
+        array = drawn(draw, spec.dtype, np.random.default_rng(seed))
+        if self.layout == "broadcast" and not spec.is_dense:
+            at = tuple(slice(0, 1) if s == 0 else slice(None) for s in spec.byte_strides)
+            array = np.broadcast_to(array[at], array.shape)
+        return array
+
+
+def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
+    """Data of a draw in this dtype; whole numbers for integers."""
+    if draw.fixed is None and dtype.is_integer and draw.dtype is None:
+        low = 0 if dtype.name == "u8" else -100
+        return convert(rng.integers(low, 101, draw.shape), dtype)[0]
+    if draw.fixed is None and dtype is bool_:
+        return np.asarray(rng.random(draw.shape) < 0.5)  # noqa: PLR2004 - a fair coin
+    return convert(np.asarray(draw.draw(rng)), dtype)[0].reshape(_stored_shape(draw.shape, dtype))
+
+
+def _stored_shape(shape: Shape, dtype: DType) -> Shape:
+    return Spec(dtype, shape).units
+
+
+def examples(op: Op) -> Iterator[Example]:
+    """Every example of an op: each case in each dtype; then other layouts; then without optional operands."""
+    for number, case in enumerate(op.cases):
+        if case.raises is not None:
+            continue
+        first = True
+        for dtype, dtypes in assignments(op, case):
+            plain = _example(op, number, case, dtype, dtypes)
+            if plain is None:
+                continue
+            yield plain
+            yield from _laid_out(plain, every=first)
+            if first:
+                yield from _without_optional(plain, dtypes, case)
+            first = False
+
+
+def _laid_out(plain: Example, *, every: bool) -> Iterator[Example]:
+    layouts: tuple[Layout, ...] = ("rows", "sliced", "transposed", "broadcast", "inplace") if every else ("rows",)
+    if any((plain.op.name, name) in HELD for name in plain.views):
+        layouts = (*layouts, "constant")
+    for layout in layouts:
+        changed = _relaid(plain, layout)
+        if changed is not None:
+            yield changed
+
+
+def _without_optional(plain: Example, dtypes: Mapping[str, DType], case: Case) -> Iterator[Example]:
+    given = [name for name in case.operands if name in plain.op.optional]
+    subsets = [{name} for name in given] + ([set(given)] if len(given) > 1 else [])
+    for dropped in subsets:
+        rest = replace(case, operands={k: v for k, v in case.operands.items() if k not in dropped})
+        smaller = _example(plain.op, plain.case, rest, plain.dtype, dtypes)
+        if smaller is not None:
+            yield smaller
+
+
+def wrong_uses() -> Iterator[tuple[Op, int, Case]]:
+    """The declared cases that must raise."""
+    for name in ops.__all__:
+        for number, case in enumerate(OPS[name].cases):
+            if case.raises is not None:
+                yield OPS[name], number, case
+
+
+def assignments(op: Op, case: Case) -> Iterator[tuple[DType, dict[str, DType]]]:
+    """(dtype under test, dtype of each operand): everywhere it is accepted, and in each operand alone."""
+    accepts = op.declared.accepts
+    free = [name for name, draw in case.operands.items() if draw.dtype is None]
+    usual = {name: draw.dtype or accepts[name][0] for name, draw in case.operands.items()}
+    first = accepts[free[0]][0] if free else next(iter(usual.values()))
+    seen = [usual]
+    yield first, usual
+    for dtype in dict.fromkeys(d for name in free for d in accepts[name]):
+        takers = [name for name in free if dtype in accepts[name]]
+        for changed in ([name] for name in takers) if len(takers) < len(free) else (takers, *([n] for n in takers)):
+            dtypes = usual | dict.fromkeys(changed, dtype)
+            if dtypes not in seen:
+                seen.append(dtypes)
+                yield dtype, dtypes
+        if len(takers) > 1 and (dtypes := usual | dict.fromkeys(takers, dtype)) not in seen:
+            seen.append(dtypes)
+            yield dtype, dtypes
+
+
+def _example(op: Op, number: int, case: Case, dtype: DType, dtypes: Mapping[str, DType]) -> Example | None:
+    """The dense example, or None where these dtypes don't fit the case."""
+    for name, draw in case.operands.items():
+        if dtypes[name].is_block and (draw.fixed is not None and not np.isfinite(draw.fixed).all()):
+            return None
+    try:
+        specs = {name: Spec(dtypes[name], draw.shape) for name, draw in case.operands.items()}
+        attrs = op.complete(case.attrs)
+        op.infer([specs.get(name) for name in op.operands], attrs)
+    except (DTypeError, ShapeError):
+        return None  # a block does not divide the row, or the op wants equal dtypes
+    except GraphError:
+        if case is op.cases[number]:
+            raise
+        return None  # an operand was dropped that an attribute needs
+    views = {name: View(spec, 0) for name, spec in specs.items()}
+    return Example(op, number, dtype, "dense", case.operands, views, specs, attrs)
+
+
+def _relaid(plain: Example, layout: Layout) -> Example | None:
+    """The same example in another layout, or None where that changes nothing or the op refuses it."""
+    if layout == "inplace":
+        fits = not plain.op.updates and any(
+            name in plain.views and plain.views[name].spec == plain.result for name in plain.op.inplace
+        )
+        return replace(plain, layout=layout) if fits and plain.result.size else None
+    if layout == "constant":
+        roles = {
+            name: View(view.spec.with_role("constant"), 0) if (plain.op.name, name) in HELD else view
+            for name, view in plain.views.items()
+        }
+        return replace(plain, layout=layout, views=roles)
+    cut = {name: _cut(plain, name, layout) for name in plain.views}
+    for names in ((), *((name,) for name in plain.views)):  # an operand that must have dense rows gets them
+        tried = cut | {name: _cut(plain, name, "rows") for name in names}
+        changed = replace(
+            plain, layout=layout,
+            bases={name: base for name, (base, _) in tried.items()},
+            views={name: view for name, (_, view) in tried.items()},
+        )
+        try:
+            _ = changed.result
+        except ShapeError:
+            continue
+        return changed if any(not view.spec.is_dense for view in changed.views.values()) else None
+    return None
+
+
+def _cut(plain: Example, name: str, layout: Layout) -> tuple[Spec, View]:
+    """A dense base and the window on it that is the operand."""
+    spec = plain.views[name].spec
+    target = plain.op.updates and name == plain.op.operands[0]
+    if spec.rank == 0 or spec.size == 0:
+        return spec, View(spec, 0)
+    if layout == "transposed":
+        movable = spec.rank - (1 if spec.dtype.is_block else 0)
+        axes = (*reversed(range(movable)), *range(movable, spec.rank))
+        base = Spec(spec.dtype, tuple(spec.shape[a] for a in axes))
+        return base, transpose_view(base, axes)
+    if layout == "broadcast":
+        axis = next((a for a, n in enumerate(spec.units) if n > 1), None)
+        if axis is None or target or not (spec.dtype.is_float or spec.dtype.is_block) or _last_block(spec, axis):
+            return spec, View(spec, 0)
+        base = Spec(spec.dtype, (*spec.shape[:axis], 1, *spec.shape[axis + 1 :]))
+        return base, broadcast_view(base, spec.shape)
+    return _spread(spec, gaps=layout == "sliced")
+
+
+def _last_block(spec: Spec, axis: int) -> bool:
+    return spec.dtype.is_block and axis == spec.rank - 1
+
+
+def _spread(spec: Spec, *, gaps: bool) -> tuple[Spec, View]:
+    """A window that starts behind the base's start and ends before its end; with gaps, also between elements."""
+    shape, bounds = [], []
+    for axis, n in enumerate(spec.shape):
+        last = axis == spec.rank - 1
+        unit = spec.dtype.block if last else 1
+        step = 2 if gaps and (axis == 0 or last) and not _last_block(spec, axis) else 1
+        shape.append(n * step + 2 * unit)
+        bounds.append((unit, unit + n * step, step))
+    base = Spec(spec.dtype, tuple(shape))
+    return base, slice_view(base, bounds)
