@@ -231,8 +231,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """The syntax tree with a call of `step` in front of each body; a name could be hidden by the template."""
         tree = super()._parse(source, name, filename)
-        loops, macros, blocks = (tree.find_all(kind) for kind in (nodes.For, nodes.Macro, nodes.CallBlock))
-        for node in (*loops, *macros, *blocks):
+        repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For)]
+        repeated += [*tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
+        for node in repeated:
             call = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None)
             node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
         tree.set_environment(self)

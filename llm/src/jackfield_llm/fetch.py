@@ -16,13 +16,13 @@ from pathlib import Path
 
 from jackfield_llm.errors import SourceError
 
-__all__ = ["WAYS", "fetch_wheel", "last_words"]
+__all__ = ["WAYS", "WayFailed", "fetch_wheel", "has_pip", "last_words", "uv_program"]
 
 _POLL_S = 0.1
 _WORDS = 240  # characters of an installer's message that are worth showing
 
 
-class _WayFailed(Exception):  # noqa: N818 - never leaves this module
+class WayFailed(Exception):  # noqa: N818 - never leaves `fetch_wheel`
     """One way did not work; the text says why."""
 
 
@@ -37,7 +37,7 @@ def fetch_wheel(name: str, version: str, into: Path, progress: Callable[[int], N
         folder = into / label
         try:
             way(name, version, folder, progress)
-        except _WayFailed as failure:
+        except WayFailed as failure:
             shutil.rmtree(folder, ignore_errors=True)
             tried.append(f"{label}: {failure}")
         else:
@@ -45,9 +45,19 @@ def fetch_wheel(name: str, version: str, into: Path, progress: Callable[[int], N
     raise SourceError("; ".join(tried))
 
 
+def has_pip() -> bool:
+    """Whether this Python has pip; environments that uv makes have none."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def uv_program() -> str | None:
+    """Path of uv: the one that started us, else the one on PATH."""
+    return os.environ.get("UV") or shutil.which("uv")
+
+
 def _pip(name: str, version: str, folder: Path, progress: Callable[[int], None]) -> None:
-    if importlib.util.find_spec("pip") is None:
-        raise _WayFailed("not installed in this Python")
+    if not has_pip():
+        raise WayFailed("not installed in this Python")
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check", "--no-input"]
     patience = ["--retries", "2", "--timeout", "15", "--progress-bar", "off"]
     command = [sys.executable, "-m", "pip", "download", *options, *patience, "--dest", str(folder / "got")]
@@ -55,9 +65,9 @@ def _pip(name: str, version: str, folder: Path, progress: Callable[[int], None])
 
 
 def _uv(name: str, version: str, folder: Path, progress: Callable[[int], None]) -> None:
-    program = os.environ.get("UV") or shutil.which("uv")
+    program = uv_program()
     if program is None:
-        raise _WayFailed("not found on PATH")
+        raise WayFailed("not found on PATH")
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache", "--no-progress", "--python", sys.executable]
     command = [program, "pip", "install", *options, "--target", str(folder / "got")]
     _run([*command, f"{name}=={version}"], folder, progress)
@@ -80,9 +90,9 @@ def _run(command: list[str], folder: Path, progress: Callable[[int], None]) -> N
             )
             _wait(child, folder, progress)
     except OSError as e:
-        raise _WayFailed(str(e)) from e
+        raise WayFailed(str(e)) from e
     if child.returncode != 0:
-        raise _WayFailed(last_words(log.read_text("utf-8", "replace")) or f"ended with status {child.returncode}")
+        raise WayFailed(last_words(log.read_text("utf-8", "replace")) or f"ended with status {child.returncode}")
 
 
 def _wait(child: subprocess.Popen[bytes], folder: Path, progress: Callable[[int], None]) -> None:

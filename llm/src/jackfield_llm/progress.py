@@ -20,6 +20,7 @@ class Bar:
     """A `Report` that draws; it draws nothing where standard error is no terminal, unless `always`."""
 
     def __init__(self, *, always: bool = False) -> None:
+        self._always = always
         self._shown = always or sys.stderr.isatty()
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -28,7 +29,7 @@ class Bar:
         if not self._shown:
             return
         if self._bar is None:
-            self._bar = _new_bar()
+            self._bar = _new_bar(draw_anyway=self._always)
             self._bar.start()
         if label not in self._tasks:
             self._tasks[label] = self._bar.add_task(label, total=total)
@@ -44,7 +45,7 @@ class Bar:
             self._bar.stop()
 
 
-def _new_bar() -> Progress:
+def _new_bar(*, draw_anyway: bool) -> Progress:
     from rich.console import Console  # noqa: PLC0415 - rich is slow to import and seldom needed here
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -54,5 +55,6 @@ def _new_bar() -> Progress:
         TransferSpeedColumn,
     )
 
+    console = Console(stderr=True, force_terminal=True if draw_anyway else None)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=console, transient=True)
