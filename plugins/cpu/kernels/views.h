@@ -1,15 +1,11 @@
 // Arithmetic on views: sizes of elements, density, the walk over rows.
 #pragma once
+#include "blocks.h"
 #include "jackfield/kernel.h"
 
 namespace jackfield { namespace {
 
-// Elements of one unit of storage (a block, or a single element) and its bytes.
-JF_INLINE int64_t unit_elements(DType d) { return d < Q4_0 ? 1 : d < Q4_K ? 32 : 256; }
-JF_INLINE int64_t unit_bytes(DType d) {
-    constexpr uint8_t table[DTYPES] = {4, 2, 2, 8, 1, 1, 2, 4, 8, 1, 18, 20, 22, 24, 34, 144, 176, 210};
-    return table[d];
-}
+constexpr uint64_t EVERY = (uint64_t(1) << DTYPES) - 1;  // the set of all dtypes
 
 JF_INLINE bool same_shape(const View& a, const View& b) {
     return a.shape[0] == b.shape[0] && a.shape[1] == b.shape[1] && a.shape[2] == b.shape[2] && a.shape[3] == b.shape[3];
@@ -17,9 +13,9 @@ JF_INLINE bool same_shape(const View& a, const View& b) {
 
 // No gaps from axis `from` on, in row-major order.
 JF_INLINE bool dense(const View& v, int from = 0) {
-    int64_t expected = unit_bytes(v.dtype);
+    int64_t expected = block_nbytes(v.dtype);
     for (int axis = RANK - 1; axis >= from; axis--) {
-        const int64_t n = axis == RANK - 1 ? v.shape[axis] / unit_elements(v.dtype) : v.shape[axis];
+        const int64_t n = axis == RANK - 1 ? v.shape[axis] / block_length(v.dtype) : v.shape[axis];
         if (n != 1 && v.stride[axis] != expected) return false;
         expected *= n;
     }
@@ -33,7 +29,8 @@ struct RowWalk {
     int64_t at[3];
     const int64_t* shape;
 
-    JF_INLINE RowWalk(const int64_t* shape_, int64_t row) : shape(shape_) {
+    JF_INLINE RowWalk(const int64_t* shape_, int64_t row) : at{0, 0, 0}, shape(shape_) {
+        if (row == 0) return;  // also where an extent is 0
         at[2] = row % shape[2];
         at[1] = row / shape[2] % shape[1];
         at[0] = row / shape[2] / shape[1];

@@ -1,0 +1,43 @@
+#include "attention.h"
+
+#include "attention_rows.h"
+#include "attention_tiles.h"
+
+namespace jackfield { namespace {
+
+constexpr uint64_t CACHES = bit(F32) | bit(F16) | bit(BF16);
+constexpr Operand operands[] = {{"q", ROWS, bit(F32)},   {"k", ROWS, CACHES},     {"v", ROWS, CACHES},
+                                {"mask", ROWS, bit(F32) | bit(F16)}, {"sinks", ANY, bit(F32)}, {"kv_len", ANY, bit(I32)}};
+// kv_limit is a hint about the mask: without it the result is the same. precision: all sums are f32 anyway.
+constexpr const char* const attributes[] = {"scale",         "causal",   "window",    "max_bias",
+                                            "logit_softcap", "kv_limit", "precision", nullptr};
+
+// The one place that chooses: planner and run ask it.
+bool by_tiles(const Step& s) {
+    const int64_t T = s.in[Q_].shape[2], share = s.in[Q_].shape[1] / s.in[K_].shape[1];
+    return T >= 4 && T * share >= 12;
+}
+
+bool why_not(const Step& s, Words& words) {
+    if (s.in[K_].shape[2] <= INT32_MAX) return false;
+    words << "k has " << s.in[K_].shape[2] << " columns, limit " << int64_t(INT32_MAX);
+    return true;
+}
+
+void run(const Step& s, const Team& team) {
+    if (by_tiles(s)) Tiles(s).run(team);
+    else Rows(s).run(team);
+}
+
+int32_t workers(const Step& s, int32_t most) {
+    const Extents x(s);
+    return workers_for(x.S * x.H * x.T * x.N * (x.DK + x.DV) / 8, most);
+}
+
+int64_t scratch(const Step& s, int32_t workers) {
+    return by_tiles(s) ? Tiles(s).nbytes(workers) : Rows(s).nbytes(workers);
+}
+
+}}  // namespace jackfield
+
+JF_KERNEL(attention, operands, attributes, bit(F32), why_not, run, workers, scratch, nullptr)
