@@ -9,19 +9,19 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from jackfield import ops
-from jackfield.dtypes import DType, bool_
+from jackfield.dtypes import DType, bool_, of_numpy
 from jackfield.dtypes.arrays import convert
 from jackfield.errors import DTypeError, GraphError, ShapeError
 from jackfield.graph import Attrs
-from jackfield.op import OPS, Array, Case, Draw, Op
+from jackfield.op import OPS, Array, Case, Draw, Op, values
 from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
 
-__all__ = ["Example", "Layout", "examples", "wrong_uses"]
+__all__ = ["Example", "Layout", "examples", "made", "wrong_uses"]
 
 Layout = Literal["dense", "rows", "sliced", "transposed", "broadcast", "constant", "inplace"]
 
@@ -106,6 +106,17 @@ def examples(op: Op) -> Iterator[Example]:
             if first:
                 yield from _without_optional(plain, dtypes, case)
             first = False
+
+
+def made(op: Op, arrays: Mapping[str, Array], **attrs: Any) -> Example:
+    """An example of these very arrays by operand name (plain dtypes). Raises what building the node would raise."""
+    draws = {name: values(array, of_numpy(array.dtype)) for name, array in arrays.items()}
+    specs = {name: Spec.of(array) for name, array in arrays.items()}
+    views = {name: View(spec, 0) for name, spec in specs.items()}
+    first = next(iter(specs.values())).dtype
+    example = Example(op, -1, first, "dense", draws, views, specs, op.complete(attrs))
+    _ = example.result
+    return example
 
 
 def _laid_out(plain: Example, *, every: bool) -> Iterator[Example]:

@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jackfield.backend import Backend, Device
 from jackfield.dtypes import DType, bf16, f16, f32
 from jackfield.dtypes.arrays import as_bytes, decoded, dtype_of, widened
 from jackfield.errors import BadIndex, Error, KernelError
 from jackfield.op import Array, Fault, Op, collect
 
 from .cases import Example
+from .direct import run
 
-__all__ = ["compare", "expected", "faults_agree"]
+__all__ = ["compare", "expected", "faults_agree", "mistakes"]
 
 TINY = float(np.finfo(np.float32).tiny)  # subnormals may be flushed
 
@@ -32,6 +34,18 @@ def expected(example: Example) -> tuple[Array, list[Fault]]:
     faults: list[Fault] = []
     with collect(faults):
         return example.op.evaluate(arrays, example.attrs, example.result.dtype), faults
+
+
+def mistakes(example: Example, backend: Backend, device: Device) -> list[str]:
+    """Everything that is wrong with one example on one device, in words. Raises: Refused."""
+    outcome = run(example, backend, device)
+    want, faults = expected(example)
+    found = (
+        compare(example, outcome.result, want),
+        faults_agree(example.op, faults, outcome.fault),
+        outcome.damage,
+    )
+    return [f"{example}: {text}" for text in found if text]
 
 
 def faults_agree(op: Op, faults: Sequence[Fault], raised: Error | None) -> str:
