@@ -1,0 +1,165 @@
+"""All decisions about one graph, before anything is allocated: order, devices, copies, layouts of constants, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .backend import Step
+from .candidates import Memo, Panel
+from .errors import PlanError
+from .graph import Source, Tensor
+from .memory import Memory, plan_memory
+from .packing import Constant, Key, choose
+from .partition import Layout, Run, Split, lay_out, split
+from .placement import Pins, Placement, Policy, assign, steps_of
+from .registry import OpenDevice
+from .updates import Flow, order
+
+__all__ = ["Blueprint", "Request", "draw"]
+
+def _nothing_held(_device: str, _key: Key) -> Mapping[str, int]:
+    return {}
+
+
+def _by_object(source: Source) -> Key:
+    return (id(source),)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a compile, and what the Session has already.
+
+    devices: of the selection, best first; named: the user named them. fallbacks: what may take over.
+    homes: state name to device name. held: layouts of a constant on a device, to bytes. identity: of a source.
+    one_by_one: runs of one step each, for checks between steps. guard: bytes behind every reservation.
+    """
+
+    devices: Sequence[OpenDevice]
+    fallbacks: Sequence[OpenDevice]
+    selection: str
+    named: bool
+    policy: Policy
+    pins: Pins = ()
+    homes: Mapping[str, str] = field(default_factory=dict)
+    held: Callable[[str, Key], Mapping[str, int]] = _nothing_held
+    identity: Callable[[Source], Key] = _by_object
+    memo: Memo = field(default_factory=dict)
+    guard: int = 0
+    one_by_one: bool = False
+
+
+@dataclass(eq=False)
+class Blueprint:
+    """One graph, decided. Numbers of devices count `panel.devices`."""
+
+    flow: Flow
+    request: Request
+    panel: Panel
+    placement: Placement
+    layout: Layout
+    parts: Split
+    constants: list[Constant]
+    memory: Memory
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[Run]:
+        return self.parts.runs
+
+    def inputs(self) -> dict[str, Tensor]:
+        """By name, in the order of the graph."""
+        return {t.name: t for t in self.flow.tensors if t.kind == "input"}
+
+    def states(self) -> dict[Tensor, int]:
+        """State leaves and the devices they live on."""
+        return {t: self.placement.device[t] for t in self.flow.tensors if t.kind == "state"}
+
+    def used(self) -> list[int]:
+        """Devices that hold or do something."""
+        held = {v.device for v in self.parts.leaves} | {r.device for r in self.runs} | set(self.states().values())
+        return sorted(held)
+
+
+def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
+    """Decide everything about the graph of these outputs.
+
+    Raises: PlanError and PlacementError of the stages; OutOfMemory for a tensor that no allocation of its device holds.
+    """
+    flow = order(outputs)
+    _check_names(flow)
+    steps = steps_of(flow)
+    notes: list[str] = []
+    panel = _panel(flow, steps, request, notes)
+    homes = {name: number for name, device in request.homes.items() if (number := panel.number(device)) is not None}
+    _check_homes(flow, request, homes)
+
+    def held(number: int, key: Key) -> Mapping[str, int]:
+        return request.held(panel.name(number), key)
+
+    placement = assign(
+        flow, panel, steps, policy=request.policy, pins=request.pins, homes=homes, room=_room(panel, request)
+    )
+    layout = lay_out(flow, placement, panel, policy=request.policy)
+    parts = split(layout, panel, one_by_one=request.one_by_one)
+    constants = choose(parts.runs, panel, held=held, identity=request.identity)
+    memory = plan_memory(parts, panel, guard=request.guard)
+    return Blueprint(flow, request, panel, placement, layout, parts, constants, memory, [*notes, *placement.notes])
+
+
+def _check_names(flow: Flow) -> None:
+    seen: dict[tuple[str, str], Tensor] = {}
+    for tensor in flow.tensors:
+        if tensor.kind in ("input", "state") and seen.setdefault((tensor.kind, tensor.name), tensor) is not tensor:
+            raise PlanError(f"two {tensor.kind}s of one graph are called {tensor.name!r}; make it once and use it twice")
+
+
+def _check_homes(flow: Flow, request: Request, homes: Mapping[str, int]) -> None:
+    for tensor in flow.tensors:
+        if tensor.kind == "state" and tensor.name in request.homes and tensor.name not in homes:
+            raise PlanError(
+                f"state {tensor.name!r} lives on {request.homes[tensor.name]}, which is not part of {request.selection!r}"
+            )
+
+
+def _room(panel: Panel, request: Request) -> dict[int, int]:
+    """Bytes for constants and states where known. A device the user named alone gets everything, or an error."""
+    host = {o.device.name for o in request.fallbacks}
+    if request.named and len(panel.chosen) < 2:
+        return {}
+    return {
+        i: o.device.memory.free
+        for i, o in enumerate(panel.devices)
+        if o.device.memory.free > 0 and o.device.name not in host
+    }
+
+
+def _panel(flow: Flow, steps: Mapping[Tensor, Step], request: Request, notes: list[str]) -> Panel:
+    """Who may be asked. Without a named device: the first accelerator that takes half of the work, and class cpu."""
+    devices = list({o.device.name: o for o in (*request.devices, *request.fallbacks)}.values())
+    panel = Panel(devices, range(len(request.devices)), range(len(request.devices), len(devices)), request.memo)
+    if request.named:
+        return panel
+    last = {o.device.name for o in request.fallbacks}
+    accelerators = [i for i, o in enumerate(devices) if o.device.name not in last]
+    host = [i for i in range(len(devices)) if i not in accelerators]
+    first = _first_worthy(flow, steps, panel, accelerators, notes)
+    panel.chosen = [*first, *host[:-1]] or host
+    panel.fallback = [i for i in host if i not in panel.chosen]
+    return panel
+
+
+def _first_worthy(
+    flow: Flow, steps: Mapping[Tensor, Step], panel: Panel, accelerators: Sequence[int], notes: list[str]
+) -> list[int]:
+    work = {node: panel.work(steps[node]) for node in flow.nodes}
+    total = sum(w.multiply_adds + w.nbytes for w in work.values())
+    for number in accelerators:
+        taken = sum(
+            w.multiply_adds + w.nbytes for node, w in work.items() if panel.answer(number, steps[node]).reason is None
+        )
+        share = taken / total if total else 1.0
+        notes.append(f"auto: {panel.name(number)} takes {share:.0%} of the declared work, asked is at least half")
+        if share >= 0.5:
+            return [number]
+    return []

@@ -1,0 +1,157 @@
+"""Which devices take a step, asked once a step and device, with the reason of every refusal (P1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from .backend import Device, Reason, Step, refusal, work_of
+from .graph import Attrs
+from .op import OPS, Work
+from .registry import OpenDevice
+from .spec import Spec
+
+__all__ = ["Answer", "Memo", "Panel", "contiguous_step"]
+
+Memo = dict[tuple[str, int], dict[Step, "Answer"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one device says to one step.
+
+    reason: why it refuses; None: it runs. step: the step as the kernel gets it, copied operands dense.
+    dense: positions of operands that must be copied to dense first. seconds: predicted, those copies included.
+    """
+
+    reason: Reason | None
+    step: Step
+    dense: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass
+class Panel:
+    """The devices of one compile.
+
+    devices: all that may be asked. chosen: numbers of those that were asked for, best first. fallback: numbers of
+    those that take over what none of the chosen takes, in order. memo: answers, shared by the compiles of a Session.
+    """
+
+    devices: Sequence[OpenDevice]
+    chosen: Sequence[int]
+    fallback: Sequence[int]
+    memo: Memo = field(default_factory=dict)
+    _tables: list[dict[Step, Answer]] = field(init=False, repr=False)
+    _work: dict[Step, Work] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._tables = [self.memo.setdefault((o.device.name, o.device.target.stamp), {}) for o in self.devices]
+
+    def name(self, number: int) -> str:
+        return self.devices[number].device.name
+
+    def device(self, number: int) -> Device:
+        return self.devices[number].device
+
+    def number(self, name: str) -> int | None:
+        """The device of that name; "cpu" means "cpu:0"."""
+        for i, opened in enumerate(self.devices):
+            if opened.device.name in (name, f"{name}:0"):
+                return i
+        return None
+
+    def answer(self, number: int, step: Step) -> Answer:
+        """Whether a device takes a step, asked once."""
+        table = self._tables[number]
+        known = table.get(step)
+        if known is None:
+            known = table[step] = _ask(self.devices[number], step)
+        return known
+
+    def work(self, step: Step) -> Work:
+        known = self._work.get(step)
+        if known is None:
+            known = self._work[step] = work_of(step)
+        return known
+
+
+def contiguous_step(spec: Spec) -> Step:
+    """The step that copies a strided tensor to a dense one."""
+    return Step("contiguous", (spec,), spec.dense().with_role("temporary"), Attrs())
+
+
+def _ask(opened: OpenDevice, step: Step) -> Answer:
+    if step.op not in opened.kernels:
+        return Answer(refusal(step, opened.kernels, opened.device.target), step)
+    try:
+        return _asked(opened, step)
+    except Exception as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
+        return Answer(Reason(f"{opened.device.name} raised {type(e).__name__} when asked: {e}"), step)
+
+
+def _asked(opened: OpenDevice, step: Step) -> Answer:
+    backend, target = opened.backend, opened.device.target
+    dense = _must_copy(opened, step)
+    if dense:
+        if OPS[step.op].updates and 0 in dense:
+            return Answer(Reason(f"{step.op}: the target is strided, the kernel writes it {_reads(opened, step)[0]}", "layout"), step)
+        operands = tuple(s.dense() if i in dense and s is not None else s for i, s in enumerate(step.operands))
+        final = replace(step, operands=operands)
+    else:
+        final = step
+    reason: Reason | str | None = refusal(final, opened.kernels, target) or _limited(opened, final)
+    if reason is None:
+        reason = backend.why_not(final, target)
+    if reason is not None:
+        return Answer(reason if isinstance(reason, Reason) else Reason(reason), step)
+    seconds = backend.cost(final, target)
+    if seconds is None:
+        work, rates = work_of(final), target.rates
+        seconds = rates.launch + max(work.multiply_adds / rates.multiply_adds, work.nbytes / rates.nbytes)
+    for i in dense:
+        spec = step.operands[i]
+        assert spec is not None
+        seconds += target.rates.launch + 2 * spec.nbytes / target.rates.nbytes
+    return Answer(None, final, dense, float(seconds))
+
+
+def _reads(opened: OpenDevice, step: Step) -> Sequence[str]:
+    return opened.backend.reads(step, opened.device.target)
+
+
+def _must_copy(opened: OpenDevice, step: Step) -> tuple[int, ...]:
+    """Operands that arrive strided where the kernel wants them dense, or with dense rows."""
+    strided = [i for i, s in enumerate(step.operands) if s is not None and s.strides]
+    if not strided:
+        return ()
+    reads = _reads(opened, step)
+    if len(reads) != len(step.operands):
+        raise ValueError(f"reads of {step.op} gives {len(reads)} words for {len(step.operands)} operands")
+    return tuple(i for i in strided if not _takes(reads[i], step.operands[i]))
+
+
+def _takes(reads: str, spec: Spec | None) -> bool:
+    assert spec is not None
+    return reads == "any" or (reads == "rows" and spec.rows_are_dense)
+
+
+def _limited(opened: OpenDevice, step: Step) -> Reason | None:
+    """Limits that Target states as data."""
+    limits = opened.device.target.limits
+    if limits.max_buffer is not None:
+        for spec in (*step.operands, step.result):
+            if spec is not None and spec.extent_nbytes > limits.max_buffer:
+                return Reason(f"{step.op}: {spec} takes {spec.extent_nbytes} bytes, an allocation at most {limits.max_buffer}", "size")
+    fewest = _min_rows(limits.min_rows, step.op)
+    if fewest > 1:
+        first = next((s for s in step.operands if s is not None), step.result)
+        rows = prod(first.shape[:-1])
+        if rows < fewest:
+            return Reason(f"{step.op}: {rows} rows, worth it from {fewest}", "size")
+    return None
+
+
+def _min_rows(table: Mapping[str, int], op: str) -> int:
+    return table.get(op, 1)

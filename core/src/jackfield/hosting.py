@@ -1,0 +1,82 @@
+"""The host's side of a call: the caller's arrays as plain bytes, and fresh arrays for results. Nothing is ever cast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import PlanError
+from .spec import Spec
+
+__all__ = ["HostType", "array_of", "bytes_of", "fresh", "host_type"]
+
+_DLPACK_HOST = 1  # device type of plain host memory in the DLPack standard
+
+
+class HostType:
+    """What numpy calls a Spec. Block dtypes travel as their bytes: u8 (..., bytes of a row).
+
+    cast: memoryview can show the array as bytes itself; it does not know bf16, rank 0, and empty arrays.
+    """
+
+    __slots__ = ("cast", "dtype", "nbytes", "shape", "spec")
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        if spec.dtype.numpy is None:
+            self.dtype: np.dtype[Any] = np.dtype(np.uint8)
+            self.shape = (*spec.shape[:-1], spec.row_nbytes)
+        else:
+            self.dtype = np.dtype(spec.dtype.numpy)
+            self.shape = spec.shape
+        self.nbytes = spec.nbytes
+        self.cast = self.dtype.kind in "fiub" and bool(self.shape) and self.nbytes > 0
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def host_type(spec: Spec) -> HostType:
+    return HostType(spec)
+
+
+def array_of(value: object, wanted: HostType, name: str) -> np.ndarray[Any, Any]:
+    """The caller's object as a C-contiguous array of exactly the wanted dtype and shape.
+
+    value: a numpy array, or what hands over host memory by DLPack or the buffer protocol (without a copy).
+    Raises: PlanError that names the input, with what it is and what it must be.
+    """
+    array = value if isinstance(value, np.ndarray) else _shared(value, name)
+    if array.dtype != wanted.dtype or array.shape != wanted.shape:
+        raise PlanError(f"input {name!r} is {array.dtype}{list(array.shape)}, must be {wanted}; nothing is cast here")
+    return np.ascontiguousarray(array).reshape(wanted.shape)
+
+
+def _shared(value: object, name: str) -> np.ndarray[Any, Any]:
+    where = getattr(value, "__dlpack_device__", None)
+    if where is not None:
+        kind, _ = where()
+        if kind != _DLPACK_HOST:
+            raise PlanError(f"input {name!r} lies on another device (DLPack type {kind}); hand over host memory")
+        try:
+            return np.from_dlpack(value)  # type: ignore[arg-type]
+        except (BufferError, RuntimeError, TypeError) as e:
+            raise PlanError(f"input {name!r}: its memory can't be shared: {e}") from e
+    try:
+        return np.asarray(memoryview(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as e:
+        raise PlanError(
+            f"input {name!r} is a {type(value).__name__}; hand over a numpy array, or an object with DLPack or a buffer"
+        ) from e
+
+
+def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """All bytes of a C-contiguous array, flat."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def fresh(wanted: HostType) -> tuple[np.ndarray[Any, Any], memoryview]:
+    """A new array, and its bytes to be filled."""
+    array = np.empty(wanted.shape, wanted.dtype)
+    return array, bytes_of(array)

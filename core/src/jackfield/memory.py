@@ -1,0 +1,386 @@
+"""Lifetimes to offsets (rules M1 to M9 and M11). Pure functions on data; nothing is allocated.
+
+Moments count the whole plan: each batch of copies takes one, and each group of steps. A value lives from the moment it
+is made to the last one that reads it; two values that live at one moment never share a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .backend import Device, Grouping, Step
+from .candidates import Panel, contiguous_step
+from .dtypes import u8
+from .errors import DeviceError, OutOfMemory
+from .op import OPS
+from .partition import Item, Ref, Split, Value
+from .spec import Spec
+
+__all__ = ["Arena", "Life", "Memory", "pack", "plan_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Bytes that are needed from moment `start` to moment `end`, both included."""
+
+    nbytes: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where lives lie: chunk and offset of each; bytes of each chunk; the largest sum alive at one moment."""
+
+    places: tuple[tuple[int, int], ...]
+    chunks: tuple[int, ...]
+    lower_bound: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.chunks)
+
+
+@dataclass
+class Memory:
+    """The memory plan of one Plan.
+
+    groups: for every run, indices of its items in execution order. places: chunk and offset of every value in its
+    device's arena. arenas: by device. scratch: for every run, its block, or None. born, dies: first and last moment of
+    a value; moments: of the groups, run by run.
+    """
+
+    groups: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)
+    places: dict[Value, tuple[int, int]] = field(default_factory=dict)
+    arenas: dict[int, Arena] = field(default_factory=dict)
+    scratch: list[Value | None] = field(default_factory=list)
+    lives: dict[Value, Life] = field(default_factory=dict)
+    moments: list[list[int]] = field(default_factory=list)
+    reused: int = 0
+
+
+def pack(lives: Sequence[Life], *, alignment: int = 1, max_buffer: int | None = None) -> Arena:
+    """Offsets for lives: largest first, lowest fit, ties by order; the same answer for the same lives.
+
+    alignment: of every offset; sizes are rounded up to it. max_buffer: bytes of one chunk; no life straddles two.
+    Raises: OutOfMemory for a life larger than max_buffer.
+    """
+    sizes = [-(-life.nbytes // alignment) * alignment for life in lives]
+    places: list[tuple[int, int]] = [(0, 0)] * len(lives)
+    chunks: list[int] = []
+    placed = _Neighbours()
+    limit = None if max_buffer is None else max_buffer // alignment * alignment
+    for i in sorted(range(len(lives)), key=lambda i: (-sizes[i], i)):
+        if not lives[i].nbytes:
+            continue
+        if limit is not None and sizes[i] > limit:
+            raise OutOfMemory(f"one tensor takes {sizes[i]} bytes, an allocation at most {limit}")
+        taken = sorted((*places[j], sizes[j]) for j in placed.at(lives[i]))
+        chunk, offset = places[i] = _lowest(taken, sizes[i], limit)
+        chunks += [0] * (chunk + 1 - len(chunks))
+        chunks[chunk] = max(chunks[chunk], offset + sizes[i])
+        placed.add(i, lives[i])
+    return Arena(tuple(places), tuple(chunks), _lower_bound(lives, sizes))
+
+
+def _lowest(taken: Iterable[tuple[int, int, int]], nbytes: int, limit: int | None) -> tuple[int, int]:
+    """The first gap of so many bytes: chunk and offset. taken: (chunk, offset, bytes), sorted; limit: bytes of a chunk."""
+    chunk = offset = 0
+    for other, start, size in taken:
+        while other > chunk:
+            if limit is None or offset + nbytes <= limit:
+                return chunk, offset
+            chunk, offset = chunk + 1, 0
+        if start - offset >= nbytes:
+            return chunk, offset
+        offset = max(offset, start + size)
+    if limit is not None and offset + nbytes > limit:
+        return chunk + 1, 0
+    return chunk, offset
+
+
+class _Neighbours:
+    """Which placed lives meet a given one: short lives are filed under each of their moments, long ones apart."""
+
+    _LONG = 48
+
+    def __init__(self) -> None:
+        self.by_moment: dict[int, list[int]] = {}
+        self.long: list[tuple[int, int, int]] = []
+        self.all: list[tuple[int, int, int]] = []
+
+    def add(self, i: int, life: Life) -> None:
+        self.all.append((life.start, life.end, i))
+        if life.end - life.start > self._LONG:
+            self.long.append((life.start, life.end, i))
+        else:
+            for moment in range(life.start, life.end + 1):
+                self.by_moment.setdefault(moment, []).append(i)
+
+    def at(self, life: Life) -> set[int]:
+        long = life.end - life.start > self._LONG
+        found = {i for start, end, i in (self.all if long else self.long) if start <= life.end and end >= life.start}
+        if not long:
+            for moment in range(life.start, life.end + 1):
+                found.update(self.by_moment.get(moment, ()))
+        return found
+
+
+def _lower_bound(lives: Sequence[Life], sizes: Sequence[int]) -> int:
+    changes: dict[int, int] = {}
+    for life, nbytes in zip(lives, sizes, strict=True):
+        changes[life.start] = changes.get(life.start, 0) + nbytes
+        changes[life.end + 1] = changes.get(life.end + 1, 0) - nbytes
+    alive = most = 0
+    for moment in sorted(changes):
+        alive += changes[moment]
+        most = max(most, alive)
+    return most
+
+
+def plan_memory(parts: Split, panel: Panel, *, guard: int = 0) -> Memory:
+    """Groups, lives and offsets of a whole plan. guard: bytes to leave behind every reservation.
+
+    Raises: DeviceError where a device breaks a law about groups, keeps or sizes.
+    """
+    work = _Planner(parts, panel, guard)
+    work.ask_groups()
+    work.live()
+    work.reuse()
+    work.place()
+    return work.memory
+
+
+class _Planner:
+    def __init__(self, parts: Split, panel: Panel, guard: int) -> None:
+        self.parts, self.panel, self.guard = parts, panel, guard
+        self.memory = Memory()
+        self.outputs = {ref.value for ref in parts.outputs}
+        self.last_use: dict[Value, int] = {}
+        self.born: dict[Value, int] = {}
+        self.keeps: dict[Value, int] = {}
+        self.owner: dict[Value, Value] = {}  # in place: whose memory a value takes over
+        self.end = 0
+
+    # Groups
+
+    def ask_groups(self) -> None:
+        """Every run is shown to its device before anything is packed."""
+        self.wishes: list[Grouping | None] = []
+        for run in self.parts.runs:
+            device = self.panel.device(run.device)
+            if type(device).groups is Device.groups:
+                self.wishes.append(None)
+                self.memory.groups.append(tuple([(i,) for i in range(len(run.items))]))
+                continue
+            wish = device.groups([item.step for item in run.items])
+            self._check(device, wish, run.items)
+            self.wishes.append(wish)
+            self.memory.groups.append(tuple(tuple(g) for g in wish.groups))
+
+    def _check(self, device: Device, wish: Grouping, items: Sequence[Item]) -> None:
+        order = [i for group in wish.groups for i in group]
+        if sorted(order) != list(range(len(items))):
+            raise DeviceError(f"{device.name}: groups must name each of the {len(items)} steps of a run once, they are {wish.groups}")
+        done: set[int] = set()
+        makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
+        touched: dict[Value, list[int]] = {}
+        for i, item in enumerate(items):
+            for ref in (*item.operands, item.result):
+                if ref is not None:
+                    touched.setdefault(ref.value, []).append(i)
+        for i in order:
+            needs = {makers[ref.value] for ref in items[i].operands if ref is not None and ref.value in makers}
+            needs |= _ordered_before(i, items, touched)
+            if missing := needs - done - {i}:
+                raise DeviceError(f"{device.name}: groups put step {i} before step {min(missing)}, which it needs")
+            done.add(i)
+        for group in wish.groups:
+            self._check_fused(device, group, items, touched)
+        for step, until in wish.keeps:
+            if not (0 <= step < len(items) and 0 <= until < len(items)) or order.index(until) < order.index(step):
+                raise DeviceError(f"{device.name}: keep ({step}, {until}) must name a step of the run and a later one")
+
+    def _check_fused(
+        self, device: Device, group: Sequence[int], items: Sequence[Item], touched: Mapping[Value, Sequence[int]]
+    ) -> None:
+        if not group:
+            raise DeviceError(f"{device.name}: a group is empty")
+        for i in group[:-1]:
+            value = items[i].result.value
+            used = set(touched[value]) - set(group)
+            if value in self.outputs or used or value in self._elsewhere():
+                raise DeviceError(
+                    f"{device.name}: groups fuse {items[i].name} away, but its result is "
+                    f"{'an output' if value in self.outputs else 'used outside the group'}"
+                )
+
+    def _elsewhere(self) -> set[Value]:
+        """Values that copies read."""
+        return {copy.source.value for run in self.parts.runs for copy in run.copies}
+
+    # Lives
+
+    def live(self) -> None:
+        moment = 0
+        for run, groups, wish in zip(self.parts.runs, self.memory.groups, self.wishes, strict=True):
+            if run.copies:
+                for copy in run.copies:
+                    self._use(copy.source, moment)
+                    self.born[copy.target.value] = self.last_use[copy.target.value] = moment
+                    copy.target.value.nbytes = self._reserved(copy.target.value)
+                moment += 1
+            moments = []
+            for group in groups:
+                for i in group:
+                    self._made(run.items[i], moment)
+                for i in group:
+                    for ref in run.items[i].operands:
+                        if ref is not None:
+                            self._use(ref, moment)
+                moments.append(moment)
+                moment += 1
+            self.memory.moments.append(moments)
+            if wish is not None and wish.keeps:
+                self._keep(run.items, groups, wish, moments)
+        self.end = moment
+
+    def _use(self, ref: Ref, moment: int) -> None:
+        self.last_use[ref.value] = max(moment, self.last_use.get(ref.value, 0))
+
+    def _made(self, item: Item, moment: int) -> None:
+        value = item.result.value
+        self.last_use[value] = max(moment, self.last_use.get(value, 0))
+        if value.kind == "temporary" and value not in self.born:
+            self.born[value] = moment
+            value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
+
+    def _reserved(self, value: Value) -> int:
+        if not value.spec.dtype.is_block:
+            return value.spec.nbytes
+        return _result_nbytes(self.panel.device(value.device), contiguous_step(value.spec))
+
+    def _keep(self, items: Sequence[Item], groups: Sequence[Sequence[int]], wish: Grouping, moments: Sequence[int]) -> None:
+        when = {i: moment for group, moment in zip(groups, moments, strict=True) for i in group}
+        for step, until in wish.keeps:
+            value = items[step].result.value
+            self.keeps[value] = max(self.keeps.get(value, 0), when[until])
+            self.last_use[value] = max(self.last_use[value], when[until])
+
+    # In place
+
+    def reuse(self) -> None:
+        for run, groups, moments in zip(self.parts.runs, self.memory.groups, self.memory.moments, strict=True):
+            for group, moment in zip(groups, moments, strict=True):
+                if len(group) == 1:
+                    self._reuse(run.items[group[0]], moment)
+
+    def _reuse(self, item: Item, moment: int) -> None:
+        declared = OPS[item.step.op]
+        if not declared.inplace or declared.updates:
+            return
+        for name, ref in zip(declared.operands, item.operands, strict=True):
+            if ref is not None and name in declared.inplace and self._may_take(item, ref, moment):
+                result = item.result.value
+                self.owner[result] = self._owner(ref.value)
+                self.memory.reused += 1
+                return
+
+    def _may_take(self, item: Item, ref: Ref, moment: int) -> bool:
+        value, spec, result = ref.value, ref.spec, item.result.spec
+        return (
+            value.kind in ("temporary", "copy")
+            and value not in self.outputs
+            and self.last_use[value] == moment
+            and value.device == item.device
+            and ref.offset == 0
+            and spec.is_dense
+            and spec.shape == result.shape
+            and (spec.dtype.block, spec.dtype.block_nbytes) == (result.dtype.block, result.dtype.block_nbytes)
+            and spec.nbytes == value.spec.nbytes
+            and self._owner(value).nbytes >= item.result.value.nbytes
+            and sum(other is not None and other.value is value for other in item.operands) == 1
+        )
+
+    def _owner(self, value: Value) -> Value:
+        return self.owner.get(value, value)
+
+    # Offsets
+
+    def place(self) -> None:
+        lives: dict[int, dict[Value, Life]] = {}
+        for value in self.parts.leaves:
+            if value.kind == "input":
+                value.nbytes = self._reserved(value)
+                lives.setdefault(value.device, {})[value] = Life(value.nbytes + self.guard, 0, self.end)
+        for value, start in self.born.items():
+            end = self.end if value in self.outputs else self.last_use[value]
+            self.memory.lives[value] = Life(value.nbytes, start, end)
+            owner = self._owner(value)
+            mine = lives.setdefault(owner.device, {})
+            known = mine.get(owner)
+            if known is None:
+                mine[owner] = Life(owner.nbytes + (self.guard if owner.nbytes else 0), start, end)
+            else:
+                mine[owner] = Life(known.nbytes, min(known.start, start), max(known.end, end))
+        self._scratch(lives)
+        for number in sorted(lives):
+            self._pack(number, lives[number])
+        for value, owner in self.owner.items():
+            self.memory.places[value] = self.memory.places[owner]
+
+    def _scratch(self, lives: dict[int, dict[Value, Life]]) -> None:
+        for run, groups, moments in zip(self.parts.runs, self.memory.groups, self.memory.moments, strict=True):
+            device = self.panel.device(run.device)
+            nbytes = 0
+            if type(device).scratch is not Device.scratch:
+                nbytes = max(_scratch(device, [run.items[i].step for i in group]) for group in groups)
+            block = None
+            if nbytes:
+                spec = bytes_spec(nbytes)
+                block = Value("scratch", run.device, spec, nbytes=nbytes)
+                lives.setdefault(run.device, {})[block] = Life(nbytes + self.guard, moments[0], moments[-1])
+                self.memory.lives[block] = Life(nbytes, moments[0], moments[-1])
+            self.memory.scratch.append(block)
+
+    def _pack(self, number: int, lives: Mapping[Value, Life]) -> None:
+        device = self.panel.device(number)
+        arena = pack(list(lives.values()), alignment=device.alignment, max_buffer=device.target.limits.max_buffer)
+        self.memory.arenas[number] = arena
+        self.memory.places.update(zip(lives, arena.places, strict=True))
+
+
+def bytes_spec(nbytes: int) -> Spec:
+    return Spec(u8, (nbytes,))
+
+
+def _ordered_before(i: int, items: Sequence[Item], touched: Mapping[Value, Sequence[int]]) -> set[int]:
+    """Earlier items that must stay before item i because one of the two changes memory that both touch."""
+    found: set[int] = set()
+    for ref in (*items[i].operands, items[i].result):
+        if ref is not None:
+            changes = items[i].updates and ref.value is items[i].result.value
+            for j in touched[ref.value]:
+                if j < i and (changes or (items[j].updates and items[j].result.value is ref.value)):
+                    found.add(j)
+    return found
+
+
+def _result_nbytes(device: Device, step: Step) -> int:
+    if type(device).result_nbytes is Device.result_nbytes:
+        return step.result.nbytes
+    reserved = device.result_nbytes(step)
+    if reserved < step.result.nbytes or (reserved > step.result.nbytes and not step.result.dtype.is_block):
+        raise DeviceError(
+            f"{device.name}: result_nbytes of {step.op} is {reserved} bytes for {step.result} of {step.result.nbytes}; "
+            f"it must be at least that, and more only as row padding of a block dtype"
+        )
+    return reserved
+
+
+def _scratch(device: Device, group: Sequence[Step]) -> int:
+    nbytes = device.scratch(group)
+    if nbytes < 0:
+        raise DeviceError(f"{device.name}: scratch of {group[0].op} is {nbytes} bytes, must be at least 0")
+    return nbytes

@@ -1,0 +1,283 @@
+"""Which device makes which node (rules P1 to P13). Pure functions on data; nothing is allocated.
+
+Pins and homes of states restrict what a node may choose from; among what is left the least predicted time decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .backend import Reason, Step
+from .candidates import Answer, Panel
+from .errors import PlacementError, PlanError
+from .graph import Tensor
+from .op import OPS
+from .search import Crossing, Decision, Problem, solve
+from .updates import Flow
+
+__all__ = ["Pins", "Placement", "Policy", "assign", "predicted", "steps_of"]
+
+Policy = Literal["strict", "prefer", "auto"]
+Pins = Sequence[tuple["Tensor | str", str]]
+Asked = tuple[tuple[int, Reason | None], ...]
+_TOLD = 10  # refused nodes that one error lists
+
+
+@dataclass
+class Placement:
+    """The answer: a device for every node and state, and why.
+
+    answers: by node, what its device said. asked: by node, every device asked with its refusal or None.
+    wanted: by node, the device that was asked first. seconds: predicted for a call. notes: for the report.
+    """
+
+    device: dict[Tensor, int]
+    answers: dict[Tensor, Answer]
+    asked: dict[Tensor, Asked]
+    wanted: dict[Tensor, int]
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+def steps_of(flow: Flow) -> dict[Tensor, Step]:
+    """The step of every node, operands with the strides they have in the graph."""
+    return {
+        node: Step(node.op, tuple([o.spec if o is not None else None for o in node.operands]), node.spec, node.attrs)
+        for node in flow.nodes
+    }
+
+
+def assign(
+    flow: Flow,
+    panel: Panel,
+    steps: Mapping[Tensor, Step],
+    *,
+    policy: Policy,
+    pins: Pins = (),
+    homes: Mapping[str, int] | None = None,
+    room: Mapping[int, int] | None = None,
+    weight: Callable[[Tensor, int], int] = lambda tensor, _: tensor.spec.nbytes,
+) -> Placement:
+    """Place every node.
+
+    pins: (tensor or pattern, device name), first match wins; a pattern must match a tensor's name or a node's id in
+        full. homes: devices of states that exist already. room: bytes for constants and states by device, where known.
+        weight: bytes a constant or state would newly take on a device.
+    Raises: PlacementError with all reasons where no allowed device takes a node; PlanError for an unknown device in a
+        pin.
+    """
+    work = _Assignment(flow, panel, steps, policy, dict(homes or {}))
+    work.pin(pins)
+    placed = work.solve()
+    for number, free in sorted((room or {}).items()):
+        while work.crowded(placed, number, free, weight):
+            placed = work.solve()
+    return placed
+
+
+def predicted(flow: Flow, panel: Panel, steps: Mapping[Tensor, Step], policy: Policy) -> tuple[Problem, list[Tensor]]:
+    """The search problem of a graph without pins, and the tensors its decisions stand for; for tests and reports."""
+    work = _Assignment(flow, panel, steps, policy, {})
+    work.solve()
+    return work.problem, work.decided
+
+
+class _Assignment:
+    def __init__(
+        self, flow: Flow, panel: Panel, steps: Mapping[Tensor, Step], policy: Policy, homes: dict[str, int]
+    ) -> None:
+        self.flow, self.panel, self.steps, self.policy, self.homes = flow, panel, steps, policy, homes
+        self.pinned: dict[Tensor, int] = {}
+        self.banned: dict[tuple[Tensor, int], Reason] = {}
+        self.asked: dict[Tensor, dict[int, Reason | None]] = {}
+        self.notes: list[str] = []
+        self.problem: Problem
+        self.decided: list[Tensor] = []
+
+    # Pins
+
+    def pin(self, pins: Pins) -> None:
+        for key, name in pins:
+            number = self.panel.number(name)
+            if number is None:
+                there = ", ".join(o.device.name for o in self.panel.devices)
+                raise PlanError(f"pin {_key(key)!r}: no device {name!r} in this selection; it has {there}")
+            matched = [key] if isinstance(key, Tensor) else self._matching(key)
+            if not matched or (isinstance(key, Tensor) and key not in self.flow.spots):
+                self.notes.append(f"pin {_key(key)!r} matches nothing")
+            for tensor in matched:
+                self._pin(tensor, number)
+
+    def _matching(self, pattern: str) -> list[Tensor]:
+        try:
+            compiled = re.compile(pattern)
+        except re.error as e:
+            raise PlanError(f"pin {pattern!r} is no regular expression: {e}") from None
+        return [t for t in self.flow.tensors if t.kind != "view" and compiled.fullmatch(self.flow.name(t))]
+
+    def _pin(self, tensor: Tensor, number: int) -> None:
+        """A pin on a constant or state pins the nodes that it draws to itself."""
+        if tensor.kind == "constant":
+            for node in self.flow.nodes:
+                if self._largest_constant(node) is tensor:
+                    self.pinned.setdefault(node, number)
+        elif tensor.kind == "state":
+            self.homes.setdefault(tensor.name, number)
+        elif tensor.kind == "node":
+            self.pinned.setdefault(tensor, number)
+
+    def _largest_constant(self, node: Tensor) -> Tensor | None:
+        spots = self.flow.spots
+        found = [spots[o].origin for o in node.operands if o is not None and spots[o].origin.kind == "constant"]
+        return max(found, key=lambda t: t.spec.nbytes, default=None)
+
+    # Candidates
+
+    def _ask(self, node: Tensor, number: int) -> Reason | None:
+        if (reason := self.banned.get((node, number))) is None and node.spec.size:
+            reason = self.panel.answer(number, self.steps[node]).reason
+        self.asked.setdefault(node, {})[number] = reason
+        return reason
+
+    def _takers(self, nodes: Sequence[Tensor]) -> list[int]:
+        """Devices that take all of these nodes: a pinned one, else the chosen ones, else the first fallback."""
+        for number in dict.fromkeys(self.pinned[n] for n in nodes if n in self.pinned):
+            if self._all_take(nodes, number):
+                return [number]
+            reason = next(r for n in nodes if (r := self.asked[n].get(number)) is not None)
+            text = f"{self.flow.ids[nodes[0]]} is pinned to {self.panel.name(number)}, which refuses it: {reason}"
+            if self.policy == "strict":
+                raise PlacementError(text)
+            self.notes.append(text)
+        takers = [number for number in self.panel.chosen if self._all_take(nodes, number)]
+        if not takers and self.policy != "strict":
+            takers = [n for n in self.panel.fallback if self._all_take(nodes, n)][:1]
+        return takers
+
+    def _all_take(self, nodes: Sequence[Tensor], number: int) -> bool:
+        taken = True
+        for node in nodes:  # all are asked, so that every reason is known
+            taken = self._ask(node, number) is None and taken
+        return taken
+
+    def _state_takers(self, state: Tensor) -> list[int]:
+        """Devices a state may live on: where it lives already, else those that take all steps which change it."""
+        changes = self.flow.updates.get(state, [])
+        home = self.homes.get(state.name)
+        if home is not None:
+            if not self._all_take(changes, home):
+                raise self._refused(changes, f"state {state.name!r} lives on {self.panel.name(home)}")
+            return [home]
+        if not changes:
+            return list(dict.fromkeys([*self.panel.chosen, *(self.panel.fallback if self.policy != "strict" else ())]))
+        return self._takers(changes)
+
+    def _refused(self, nodes: Sequence[Tensor], text: str) -> PlacementError:
+        lines = [text]
+        for node in nodes[:_TOLD]:
+            lines.append(f"{self.flow.ids[node]}: {self.steps[node]}")
+            lines += [f"  {self.panel.name(d)}: {reason or 'takes it'}" for d, reason in self.asked[node].items()]
+        if len(nodes) > _TOLD:
+            lines.append(f"and {len(nodes) - _TOLD} more")
+        return PlacementError("\n".join(lines))
+
+    # The search
+
+    def solve(self) -> Placement:
+        self.asked = {}
+        decisions = self._decisions()
+        self.problem = Problem(decisions, self._legs(), self._moved(), self._wanted())
+        choice, seconds = solve(self.problem)
+        device = dict(zip(self.decided, choice, strict=True))
+        answers = {
+            node: self.panel.answer(device[node], self.steps[node]) if node.spec.size else Answer(None, self.steps[node])
+            for node in self.flow.nodes
+        }
+        asked: dict[Tensor, Asked] = {node: tuple(by.items()) for node, by in self.asked.items()}
+        wanted = {node: next(iter(self.asked[node])) for node in self.flow.nodes}
+        return Placement(device, answers, asked, wanted, seconds, list(dict.fromkeys(self.notes)))
+
+    def _decisions(self) -> list[Decision]:
+        self.number = {tensor: i for i, tensor in enumerate(self.flow.tensors)}
+        self.decided = []
+        decisions: list[Decision] = []
+        homes: dict[Tensor, list[int]] = {}
+        refused: list[Tensor] = []
+        for tensor in self.flow.tensors:
+            if tensor.kind == "state":
+                homes[tensor] = self._state_takers(tensor)
+                if not homes[tensor]:
+                    raise self._refused(self.flow.updates[tensor], f"no device takes all steps that change state {tensor.name!r}")
+                decisions.append(Decision(dict.fromkeys(homes[tensor], 0.0), (), self.number[tensor], runs=False))
+                self.decided.append(tensor)
+            elif tensor.kind == "node":
+                decision = self._decision(tensor, homes)
+                if decision is None:
+                    refused.append(tensor)
+                else:
+                    decisions.append(decision)
+                    self.decided.append(tensor)
+        if refused:
+            allowed = "a chosen device" if self.policy == "strict" else "any device"
+            raise self._refused(refused, f"{len(refused)} of {len(self.flow.nodes)} steps are not taken by {allowed}")
+        return decisions
+
+    def _decision(self, node: Tensor, homes: Mapping[Tensor, list[int]]) -> Decision | None:
+        origin = self.flow.spots[node].origin
+        updates_state = OPS[node.op].updates and origin.kind == "state"
+        takers = homes[origin] if updates_state else self._takers([node])
+        if not takers:
+            return None
+        if node.spec.size:
+            step = self.steps[node]
+            seconds = {d: self.panel.answer(d, step).seconds for d in takers}
+        else:
+            seconds = dict.fromkeys(takers, 0.0)
+        made = (self.flow.making(o) for o in node.operands if o is not None)
+        uses = dict.fromkeys(self.number[m] for m in made if m.kind != "constant")
+        tied = self.number[origin] if updates_state else None
+        return Decision(seconds, tuple(uses), self.number[node], tied)
+
+    def _legs(self) -> list[Crossing]:
+        rates = [o.device.target.rates for o in self.panel.devices]
+        return [Crossing(r.copy_launch, r.copy_nbytes) for r in rates]
+
+    def _moved(self) -> dict[int, int]:
+        return {i: tensor.spec.extent_nbytes for tensor, i in self.number.items()}
+
+    def _wanted(self) -> frozenset[int]:
+        return frozenset(self.number[self.flow.making(t)] for t in self.flow.outputs)
+
+    # Room for constants and states
+
+    def crowded(self, placed: Placement, number: int, free: int, weight: Callable[[Tensor, int], int]) -> bool:
+        """Take nodes from a device whose constants and states exceed its room, from the end; whether any was taken."""
+        used, seen, moved = 0, set[Tensor](), False
+        for node in self.flow.nodes:
+            if placed.device[node] != number:
+                continue
+            leaves = {self.flow.spots[o].origin for o in node.operands if o is not None}
+            fresh = [t for t in leaves - seen if t.kind in ("constant", "state")]
+            nbytes = sum(weight(t, number) for t in fresh)
+            if used + nbytes > free and fresh and self._may_move(node, number):
+                text = f"{self.flow.ids[node]}: {nbytes} bytes of constants and states, {max(0, free - used)} free of {free}"
+                self.banned[node, number] = Reason(text, "memory")
+                moved = True
+            else:
+                used += nbytes
+                seen.update(fresh)
+        return moved
+
+    def _may_move(self, node: Tensor, number: int) -> bool:
+        """Another device of the selection, or a fallback, takes the node; pinned nodes and updates of states stay."""
+        if node in self.pinned or self.flow.spots[node].origin.kind == "state":
+            return False
+        others = (*self.panel.chosen, *(self.panel.fallback if self.policy != "strict" else ()))
+        return any(d != number and self._ask(node, d) is None for d in others)
+
+
+def _key(key: Tensor | str) -> str:
+    return key if isinstance(key, str) else repr(key)

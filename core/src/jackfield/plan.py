@@ -1,0 +1,404 @@
+"""A Plan: one graph, bound to memory and ready to be called. All is decided before; a call only moves bytes and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from .backend import Device, Group, Place, PlacedStep, Program
+from .blueprint import Blueprint
+from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
+from .graph import Tensor
+from .hosting import HostType, array_of, bytes_of
+from .partition import Copy, Item, Ref, Run, Value
+from .report import MemoryReport, Report, memory_report, report_of
+from .store import Arenas, StateMemory, Store, plain_bytes
+
+__all__ = ["Plan"]
+
+Array = np.ndarray[Any, Any]
+Outputs = Array | tuple[Array, ...] | dict[str, Array]
+Rebuild = Callable[["Plan", str], Blueprint]
+
+
+class _Input:
+    """One input and where it is written."""
+
+    __slots__ = ("name", "targets", "type")
+
+    def __init__(self, name: str, kind: HostType, targets: list[tuple[Device, Place]]) -> None:
+        self.name, self.type = name, kind
+        self.targets = [(device.write, place.buffer, place.offset) for device, place in targets]
+
+
+class _Output:
+    """One output and where it is read; fixed: a constant, whose bytes are at hand."""
+
+    __slots__ = ("buffer", "fixed", "offset", "read", "type")
+
+    def __init__(self, kind: HostType, device: Device | None, place: Place | None, fixed: memoryview | None) -> None:
+        self.type, self.fixed = kind, fixed
+        self.read = device.read if device is not None else None
+        self.buffer, self.offset = (place.buffer, place.offset) if place is not None else (None, 0)
+
+    def fetch(self) -> Array:
+        kind = self.type
+        array = np.empty(kind.shape, kind.dtype)
+        if kind.nbytes:
+            view = memoryview(array).cast("B") if kind.cast else bytes_of(array)
+            if self.read is not None:
+                self.read(self.buffer, self.offset, view)
+            else:
+                assert self.fixed is not None
+                view[:] = self.fixed
+        return array
+
+
+class Plan:
+    """What `compile` gives back. Call it with one array for each input, by name; it returns fresh numpy arrays.
+
+    Calls of one Session are serial: a second one at the same time raises Busy. `clone()` gives a Plan that may run
+    beside this one.
+    """
+
+    def __init__(
+        self, blueprint: Blueprint, store: Store, arenas: Arenas, session: object, keys: tuple[str, ...] | int | None
+    ) -> None:
+        self.session = session  # holds the memory this plan stands on
+        self._drawn = blueprint
+        self._store, self._arenas = store, arenas
+        self._keys = keys  # None: one output; a number: a tuple; names: a dict
+        self._names = frozenset(blueprint.inputs())
+        self._times: list[float] = []
+        self._lost = ""
+        self.bind()
+
+    # What it is
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Names of the inputs, and what each must be."""
+        return {i.name: str(i.type) for i in self._inputs}
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that execute something, in the order of their first run."""
+        return tuple(dict.fromkeys(self._drawn.panel.name(run.device) for run in self._drawn.runs))
+
+    def explain(self) -> Report:
+        """Which device does what, and why: text when printed, `to_dict()` and `to_json()` for programs."""
+        return report_of(self._drawn)
+
+    def memory(self) -> MemoryReport:
+        """Bytes by device and class."""
+        return memory_report(self._drawn)
+
+    def trace(self) -> dict[str, Any]:
+        """Times of the last call, in the JSON format of Chrome's trace viewer (microseconds)."""
+        names = ["write inputs", *self._labels, "read outputs"]
+        pairs = list(zip(names, self._times, self._times[1:], strict=False))
+        first = self._times[0] if self._times else 0.0
+        events = [
+            {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
+            for name, start, end in pairs
+        ]
+        return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+    def clone(self) -> Plan:
+        """The same plan with an arena of its own: constants and states are shared, calls may run side by side.
+
+        Of two calls that touch one state the second raises Busy.
+        """
+        self._store.check_usable("clone")
+        if not self._arenas.lock.acquire(blocking=False):
+            raise Busy("clone: a call of the Session is under way")
+        try:
+            self._store.clones += 1
+            return Plan(self._drawn, self._store, _arenas_for(self._drawn), self.session, self._keys)
+        finally:
+            self._arenas.lock.release()
+
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self._drawn.flow.nodes)} nodes on {'+'.join(self.devices) or 'the host'}>"
+
+    # Binding to addresses
+
+    def bind(self) -> None:
+        """Compile every run for the addresses its memory has now."""
+        binder = _Binder(self._drawn, self._store, self._arenas)
+        drawn, panel = self._drawn, self._drawn.panel
+        self._programs: list[Program] = []
+        self._schedule: list[Callable[[], None]] = []
+        self._labels: list[str] = []
+        self._at: list[str] = []
+        for number, run in enumerate(drawn.runs):
+            name = panel.name(run.device)
+            if run.copies:
+                self._schedule.append(binder.copies(run))
+                self._labels.append(f"copy {len(run.copies)} to {name}")
+                self._at.append(name)
+            program = binder.program(number, run)
+            self._programs.append(program)
+            self._schedule.append(program.run)
+            self._labels.append(f"{name}: {len(run.items)} steps")
+            self._at.append(name)
+        self._inputs = binder.inputs()
+        self._outputs = [binder.output(ref) for ref in drawn.parts.outputs]
+        self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
+        self._states = [self._store.states[t.name] for t in drawn.states()]
+        changed = {t.name for t in drawn.flow.updates if t.kind == "state"}
+        self._changed = [s for s in self._states if s.name in changed]
+
+    def unbind(self) -> None:
+        """Let go of programs and addresses; the Session is closing."""
+        self._programs, self._schedule, self._inputs, self._outputs = [], [], [], []
+
+    # Calling
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Run once.
+
+        inputs: one array for each input, by name, of exactly its dtype and shape; made contiguous, never cast. Block
+            dtypes as u8 (..., bytes of a row). Objects that hand over host memory by DLPack or as a buffer are taken too.
+        Returns: fresh arrays: one, or a tuple or dict as the outputs were given.
+        Raises: PlanError for a wrong, missing or unknown input, before any work; Busy; BadIndex, KernelError, DeviceLost.
+        """
+        return self.call((), **inputs)
+
+    def call(self, keep: Iterable[str] = (), **inputs: Any) -> Any:
+        """As calling the plan; keep: names of inputs whose value of this plan's last call still holds.
+
+        Raises: PlanError for an input that can't be kept, because another Plan of the Session was called since.
+        """
+        lock = self._arenas.lock
+        if not lock.acquire(blocking=False):
+            raise Busy("another call of this Session is under way; plan.clone() may run beside it")
+        try:
+            self._check_ready()
+            writes = self._check_inputs(inputs, tuple(keep))
+            taken = self._take_states() if self._store.clones else ()
+            try:
+                return self._run(writes)
+            finally:
+                for state in taken:
+                    state.lock.release()
+        finally:
+            lock.release()
+
+    def _check_ready(self) -> None:
+        store = self._store
+        if store.closed or store.forked:
+            store.check_usable("call")
+        if self._lost:
+            raise DeviceLost(self._lost)
+        for state in self._states:
+            if state.incomplete:
+                raise PlanError(f"state {state.name!r} is incomplete: {state.incomplete}; clear it or write it anew")
+
+    def _check_inputs(self, inputs: Mapping[str, Any], keep: tuple[str, ...]) -> list[tuple[_Input, memoryview]]:
+        """The bytes of every input; all are checked before any is written."""
+        writes: list[tuple[_Input, memoryview]] = []
+        for one in self._inputs:
+            value = inputs.get(one.name)
+            kind = one.type
+            if value is None:
+                if one.name not in keep:
+                    needs = ", ".join(f"{i.name}: {i.type}" for i in self._inputs)
+                    raise PlanError(f"input {one.name!r} is missing; this plan needs {needs}")
+                if self._arenas.last is not self:
+                    raise PlanError(f"input {one.name!r} can't be kept: another plan was called since, or none yet")
+                continue
+            if type(value) is not np.ndarray or value.dtype != kind.dtype or value.shape != kind.shape or not value.flags.c_contiguous:
+                value = array_of(value, kind, one.name)
+            writes.append((one, memoryview(value).cast("B") if kind.cast else bytes_of(value)))
+        if len(inputs) + len(keep) != len(self._inputs):
+            self._raise_unknown(inputs, keep)
+        return writes
+
+    def _raise_unknown(self, inputs: Mapping[str, Any], keep: Sequence[str]) -> None:
+        has = ", ".join(i.name for i in self._inputs) or "none"
+        for name in (*inputs, *keep):
+            if name not in self._names:
+                raise PlanError(f"there is no input {name!r}; this plan has: {has}")
+        both = next(iter(set(inputs) & set(keep)), None) or next(n for n in keep if keep.count(n) > 1)
+        raise PlanError(f"input {both!r} is given twice")
+
+    def _take_states(self) -> list[StateMemory]:
+        taken: list[StateMemory] = []
+        for state in self._states:
+            if not state.lock.acquire(blocking=False):
+                for other in taken:
+                    other.lock.release()
+                raise Busy(f"state {state.name!r} is in use by another call")
+            taken.append(state)
+        return taken
+
+    def _run(self, writes: list[tuple[_Input, memoryview]]) -> Any:
+        self._arenas.last = self
+        times = self._times = [perf_counter()]
+        finished = False
+        try:
+            for one, data in writes:
+                if one.type.nbytes:
+                    for write, buffer, offset in one.targets:
+                        write(buffer, offset, data)
+            times.append(perf_counter())
+            for step in self._schedule:
+                step()
+                times.append(perf_counter())
+            finished = True
+            outputs = [output.fetch() for output in self._outputs]
+            for device in self._waited:
+                device.synchronize()
+            for program in self._programs:
+                program.check()
+            times.append(perf_counter())
+        except BaseException as e:
+            self._failed(e, finished=finished)
+            raise
+        keys = self._keys
+        if keys is None:
+            return outputs[0]
+        return tuple(outputs) if isinstance(keys, int) else dict(zip(keys, outputs, strict=True))
+
+    def _failed(self, error: BaseException, *, finished: bool) -> None:
+        """Drain what is queued, so that the next call starts clean; states that may be half written are marked."""
+        if isinstance(error, DeviceLost):
+            self._lost = str(error)
+        else:
+            for device in self._waited:
+                with suppress(Error):
+                    device.synchronize()
+            for program in self._programs:
+                with suppress(Error):
+                    program.check()
+        if not isinstance(error, BadIndex) and (isinstance(error, Error) or not finished):
+            for state in self._changed:
+                state.incomplete = f"a call ended early ({type(error).__name__})"
+
+
+def _arenas_for(drawn: Blueprint) -> Arenas:
+    arenas = Arenas()
+    for number, arena in drawn.memory.arenas.items():
+        arenas.grow(drawn.panel.device(number), arena.chunks)
+    return arenas
+
+
+class _Binder:
+    """Places and Programs of a blueprint at the addresses its memory has now."""
+
+    def __init__(self, drawn: Blueprint, store: Store, arenas: Arenas) -> None:
+        self.drawn, self.store, self.arenas = drawn, store, arenas
+        self.panel, self.memory = drawn.panel, drawn.memory
+        self.bases: dict[Value, tuple[Any, int]] = {}
+        for constant in drawn.constants:
+            name = self.panel.name(constant.value.device)
+            held = store.constants[name][constant.key][constant.layout]
+            self.bases[constant.value] = held.buffer, held.offset
+        self.staging = memoryview(bytearray(max((c.nbytes for r in drawn.runs for c in r.copies), default=0)))
+
+    def devices(self) -> list[Device]:
+        return [self.panel.device(number) for number in self.drawn.used()]
+
+    def _base(self, value: Value) -> tuple[Any, int]:
+        base = self.bases.get(value)
+        if base is None:
+            if value.kind == "state":
+                assert value.tensor is not None
+                base = self.store.states[value.tensor.name].buffer, 0
+            else:
+                base = self._in_arena(value)
+            self.bases[value] = base
+        return base
+
+    def _in_arena(self, value: Value) -> tuple[Any, int]:
+        chunk, offset = self.memory.places[value]
+        name = self.panel.name(value.device)
+        chunks = self.arenas.chunks.get(name) or []
+        if not chunks:  # only empty tensors here
+            self.arenas.grow(self.panel.device(value.device), (0,))
+            chunks = self.arenas.chunks[name]
+        return chunks[chunk][0], offset
+
+    def place(self, ref: Ref) -> Place:
+        buffer, offset = self._base(ref.value)
+        return Place(buffer, offset + ref.offset, ref.spec)
+
+    def _placed(self, item: Item) -> PlacedStep:
+        operands = tuple([self.place(ref) if ref is not None else None for ref in item.operands])
+        return PlacedStep(item.step, operands, self.place(item.result))
+
+    def program(self, number: int, run: Run) -> Program:
+        groups = [
+            Group(tuple([self._placed(run.items[i]) for i in group])) for group in self.memory.groups[number]
+        ]
+        block = self.memory.scratch[number]
+        scratch = self.place(Ref(block, 0, block.spec)) if block is not None else None
+        return self.panel.device(run.device).compile(groups, scratch)
+
+    def inputs(self) -> list[_Input]:
+        targets: dict[Tensor, list[tuple[Device, Place]]] = {}
+        for value in self.drawn.parts.leaves:
+            if value.kind == "input":
+                assert value.tensor is not None
+                place = self.place(Ref(value, 0, value.spec))
+                targets.setdefault(value.tensor, []).append((self.panel.device(value.device), place))
+        leaves = self.drawn.inputs()
+        return [_Input(name, HostType(t.spec), targets.get(t, [])) for name, t in leaves.items()]
+
+    def output(self, ref: Ref) -> _Output:
+        kind = HostType(ref.spec.dense())
+        if ref.value.kind == "constant":
+            assert ref.value.tensor is not None
+            assert ref.value.tensor.source is not None
+            return _Output(kind, None, None, plain_bytes(ref.value.tensor.source, (ref.offset, ref.spec)))
+        if not kind.nbytes:
+            return _Output(kind, None, None, None)
+        return _Output(kind, self.panel.device(ref.value.device), self.place(ref), None)
+
+    def copies(self, run: Run) -> Callable[[], None]:
+        """One batch: every value to the run's device, by direct copy where the device has one."""
+        target = self.panel.device(run.device)
+        moves = [self._move(copy, target) for copy in run.copies if copy.nbytes]
+
+        def batch() -> None:
+            for move in moves:
+                move()
+
+        return batch
+
+    def _move(self, copy: Copy, target: Device) -> Callable[[], None]:
+        source = self.panel.device(copy.source.value.device)
+        here, there = self.place(copy.source), self.place(copy.target)
+        staging = self.staging[: copy.nbytes]
+
+        def by_host() -> None:
+            source.read(here.buffer, here.offset, staging)
+            target.write(there.buffer, there.offset, staging)
+
+        if type(target).copy is Device.copy:
+            return by_host
+
+        def direct() -> None:
+            _order(source, target)
+            if target.copy(here, there):
+                _order(target, source)
+            else:
+                by_host()
+
+        return direct
+
+
+def _order(first: Device, then: Device) -> None:
+    """Later work of `then` starts after what `first` has queued so far."""
+    event = first.record()
+    if event is None:
+        first.synchronize()
+    else:
+        then.wait(event)
+
+

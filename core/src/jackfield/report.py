@@ -1,0 +1,269 @@
+"""What was decided for a plan, as text and as data: devices, copies, layouts, memory, and every reason."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .backend import Reason
+from .blueprint import Blueprint
+from .graph import Tensor
+
+__all__ = ["MemoryReport", "Report", "memory_report", "report_of", "summary", "tell"]
+
+SCHEMA = "jackfield.explain/1"
+_REASONS = 3  # reasons that one line of the summary lists
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of one plan. Printed, it is a page of text."""
+
+    data: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; its first field is the schema."""
+        return dict(self.data)
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.data, indent=indent)
+
+    def __str__(self) -> str:
+        return _text(self.data)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes by device and class. Printed, it is a table.
+
+    devices: device name to constants (packed and plain, borrowed host memory included), states, temporaries (the
+        arena this plan needs), peak (their sum), lower_bound (of temporaries: the largest sum alive at one moment),
+        limit (the device's free bytes when the plan was made, 0 for unknown).
+    """
+
+    devices: Mapping[str, Mapping[str, int]]
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        return {name: dict(classes) for name, classes in self.devices.items()}
+
+    def __getitem__(self, device: str) -> Mapping[str, int]:
+        return self.devices[device]
+
+    def __str__(self) -> str:
+        return "\n".join(_memory_lines(self.devices))
+
+
+def memory_report(drawn: Blueprint) -> MemoryReport:
+    """The bytes a blueprint needs."""
+    found: dict[str, dict[str, int]] = {}
+    constants: dict[int, dict[object, int]] = {}
+    for c in drawn.constants:
+        constants.setdefault(c.value.device, {})[c.key, c.layout] = c.nbytes
+    states: dict[int, int] = {}
+    for tensor, number in drawn.states().items():
+        states[number] = states.get(number, 0) + tensor.spec.nbytes
+    for number in drawn.used():
+        arena = drawn.memory.arenas.get(number)
+        device = drawn.panel.device(number)
+        classes = {
+            "constants": sum(constants.get(number, {}).values()),
+            "states": states.get(number, 0),
+            "temporaries": arena.nbytes if arena is not None else 0,
+        }
+        classes["peak"] = sum(classes.values())
+        classes["lower_bound"] = arena.lower_bound if arena is not None else 0
+        classes["limit"] = device.memory.free
+        found[device.name] = classes
+    return MemoryReport(found)
+
+
+def report_of(drawn: Blueprint) -> Report:
+    """The full report of a blueprint; made on demand."""
+    panel = drawn.panel
+    request = drawn.request
+    runs = [{"device": panel.name(run.device), "nodes": [item.name for item in run.items]} for run in drawn.runs]
+    return Report(
+        {
+            "schema": SCHEMA,
+            "policy": request.policy,
+            "selection": request.selection,
+            "profile": None,
+            "summary": _summary(drawn),
+            "runs": runs,
+            "nodes": _nodes(drawn),
+            "inserted": [
+                {"before": i.before, "operand": i.operand, "device": panel.name(i.device), "why": i.why, "bytes": i.nbytes}
+                for i in drawn.layout.inserted
+            ],
+            "packed": [
+                {
+                    "constant": drawn.flow.name(c.value.tensor) if c.value.tensor is not None else "",
+                    "device": panel.name(c.value.device),
+                    "layout": c.layout or "plain",
+                    "bytes": c.nbytes,
+                    "again": c.again,
+                }
+                for c in drawn.constants
+                if c.layout or c.again
+            ],
+            "memory": memory_report(drawn).to_dict(),
+            "notes": list(drawn.notes),
+        }
+    )
+
+
+def _summary(drawn: Blueprint) -> dict[str, Any]:
+    copies = [copy for run in drawn.runs for copy in run.copies]
+    adds = nbytes = 0
+    by_device: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for node in drawn.flow.nodes:
+        work = drawn.panel.work(drawn.placement.answers[node].step)
+        adds, nbytes = adds + work.multiply_adds, nbytes + work.nbytes
+        name = drawn.panel.name(drawn.placement.device[node])
+        by_device[name] = by_device.get(name, 0) + work.multiply_adds + work.nbytes
+        counts[name] = counts.get(name, 0) + 1
+    total = adds + nbytes
+    return {
+        "nodes": len(drawn.flow.nodes),
+        "by_device": counts,
+        "work": {"multiply_adds": adds, "bytes": nbytes},
+        "share": {name: round(part / total, 4) if total else 0.0 for name, part in by_device.items()},
+        "copies": len(copies),
+        "bytes_moved": sum(copy.nbytes for copy in copies),
+        "seconds": drawn.placement.seconds,
+        "in_place": drawn.memory.reused,
+    }
+
+
+def _nodes(drawn: Blueprint) -> list[dict[str, Any]]:
+    panel, placement = drawn.panel, drawn.placement
+    copied: dict[str, list[dict[str, Any]]] = {}
+    for run in drawn.runs:
+        for copy in run.copies:
+            reader = next(i.name for i in run.items if any(r is not None and r.value is copy.target.value for r in i.operands))
+            source = panel.name(copy.source.value.device)
+            copied.setdefault(reader, []).append({"tensor": copy.tensor, "from": source, "bytes": copy.nbytes})
+    return [
+        {
+            "id": drawn.flow.ids[node],
+            "op": node.op,
+            "out": str(node.spec),
+            "device": panel.name(placement.device[node]),
+            "wanted": panel.name(placement.wanted[node]),
+            "candidates": [_candidate(panel.name(d), reason) for d, reason in placement.asked[node]],
+            "copies_in": copied.get(drawn.flow.ids[node], []),
+        }
+        for node in drawn.flow.nodes
+    ]
+
+
+def _candidate(device: str, reason: Reason | None) -> dict[str, Any]:
+    code = reason.code if reason is not None else None
+    return {"device": device, "takes": reason is None, "code": code, "reason": None if reason is None else str(reason)}
+
+
+# Text
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    s = data["summary"]
+    shares = ", ".join(f"{name} {n} ({s['share'][name]:.0%} of the work)" for name, n in s["by_device"].items())
+    lines = [
+        f"{data['selection']}, policy {data['policy']}: {s['nodes']} nodes: {shares or 'nothing runs'}; "
+        f"{s['copies']} copies, {size(s['bytes_moved'])}"
+    ]
+    lines += [f"note: {note}" for note in data["notes"]]
+    nodes = {node["id"]: node for node in data["nodes"]}
+    for number, run in enumerate(data["runs"]):
+        lines.append(f"run {number} on {run['device']}, {len(run['nodes'])} steps")
+        for name in run["nodes"]:
+            lines += _node_lines(name, nodes.get(name))
+    for i in data["inserted"]:
+        lines.append(f"copy inserted before {i['before']} on {i['device']}: {i['operand']}, {size(i['bytes'])}; {i['why']}")
+    for p in data["packed"]:
+        second = ", a second copy" if p["again"] else ""
+        lines.append(f"constant {p['constant']} on {p['device']} as {p['layout']}, {size(p['bytes'])}{second}")
+    return "\n".join([*lines, *_memory_lines(data["memory"])])
+
+
+def _node_lines(name: str, node: Mapping[str, Any] | None) -> list[str]:
+    if node is None:
+        return [f"  {name}: inserted"]
+    lines = [f"  {name} -> {node['out']}"]
+    lines += [f"    not on {c['device']}: {c['reason']}" for c in node["candidates"] if not c["takes"]]
+    lines += [f"    copied in: {c['tensor']} from {c['from']}, {size(c['bytes'])}" for c in node["copies_in"]]
+    return lines
+
+
+def _memory_lines(devices: Mapping[str, Mapping[str, int]]) -> list[str]:
+    lines = []
+    for name, m in devices.items():
+        limit = f", free {size(m['limit'])}" if m["limit"] else ""
+        lines.append(
+            f"memory {name}: constants {size(m['constants'])}, states {size(m['states'])}, "
+            f"temporaries {size(m['temporaries'])} (at least {size(m['lower_bound'])}), peak {size(m['peak'])}{limit}"
+        )
+    return lines
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people: "4.0 KiB"."""
+    if nbytes < 1024:
+        return f"{nbytes} bytes"
+    value, unit = float(nbytes), ""
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024:
+            break
+    return f"{value:.1f} {unit}"
+
+
+# The log
+
+
+def summary(drawn: Blueprint) -> str:
+    """One line: nodes by device, with why they are not where they were wanted; copies."""
+    counts: dict[int, int] = {}
+    why: dict[int, dict[str, None]] = {}
+    for node in drawn.flow.nodes:
+        device = drawn.placement.device[node]
+        counts[device] = counts.get(device, 0) + 1
+        if (reason := _why_moved(drawn, node)) is not None:
+            why.setdefault(device, {})[f"{node.op}: {str(reason).removeprefix(f'{node.op}: ')}"] = None
+    parts = []
+    for device, count in sorted(counts.items()):
+        reasons = list(why.get(device, ()))
+        more = [f"{len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS else []
+        text = "; ".join([*reasons[:_REASONS], *more])
+        parts.append(f"{drawn.panel.name(device)} {count}" + (f" ({text})" if text else ""))
+    copies = [copy for run in drawn.runs for copy in run.copies]
+    moved = size(sum(copy.nbytes for copy in copies))
+    return f"{len(drawn.flow.nodes)} nodes: {', '.join(parts)}; {len(copies)} copies, {moved}"
+
+
+def _why_moved(drawn: Blueprint, node: Tensor) -> Reason | None:
+    """The refusal of the first device asked, where the node went to another one because of it."""
+    asked = drawn.placement.asked[node]
+    number, reason = asked[0]
+    return reason if number != drawn.placement.device[node] else None
+
+
+def tell(log: logging.Logger, drawn: Blueprint) -> None:
+    """One WARNING when something is not where it was wanted; each refusal once at INFO."""
+    told: dict[tuple[str, int, str], None] = {}
+    fell = False
+    for node in drawn.flow.nodes:
+        fell = fell or _why_moved(drawn, node) is not None
+        for number, reason in drawn.placement.asked[node]:
+            if reason is not None:
+                told[node.op, number, str(reason)] = None
+    for op, number, reason in told:
+        log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), reason)
+    for note in drawn.notes:
+        log.info("%s", note)
+    if fell:
+        log.warning("%s", summary(drawn))

@@ -1,0 +1,298 @@
+"""Sessions: plans that share constants, states and one compute arena a device; and `compile`, a Session of one plan."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+import numpy as np
+
+from . import registry
+from .blueprint import Blueprint, Request, draw
+from .errors import Busy, PlanError
+from .graph import Tensor
+from .hosting import HostType, array_of, bytes_of, fresh
+from .placement import Policy
+from .plan import Plan
+from .report import tell
+from .store import StateMemory, Store, check_room, identity
+from .trust import setting
+
+__all__ = ["Session", "States", "compile"]
+
+log = logging.getLogger("jackfield")
+
+POLICIES = ("strict", "prefer", "auto")
+CHECKS = ("nan", "replicas", "promises", "memory")
+GUARD = 64  # bytes behind every reservation under JACKFIELD_CHECK=memory
+
+Output = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+PinList = Mapping[Any, str] | Sequence[tuple[Tensor | str, str]]
+
+
+class State:
+    """A state of a Session, by its name. Reading and writing it waits for nothing and raises Busy during a call."""
+
+    def __init__(self, session: Session, memory: StateMemory) -> None:
+        self._session, self._memory = session, memory
+        self._type = HostType(memory.spec)
+
+    @property
+    def device(self) -> str:
+        return self._memory.device.name
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """The value as a fresh array; a block dtype as its bytes, u8 (..., bytes of a row)."""
+        with _Quiet(self._session, self._memory):
+            array, data = fresh(self._type)
+            if self._type.nbytes:
+                self._memory.device.read(self._memory.buffer, 0, data)
+            return array
+
+    def write(self, value: Any) -> None:
+        """A new value, of exactly the state's dtype and shape."""
+        array = array_of(value, self._type, self._memory.name)
+        with _Quiet(self._session, self._memory):
+            if self._type.nbytes:
+                self._memory.device.write(self._memory.buffer, 0, bytes_of(array))
+            self._memory.incomplete = ""
+
+    def clear(self) -> None:
+        """Zeros, as at birth."""
+        with _Quiet(self._session, self._memory):
+            self._session._store.zero(self._memory)  # noqa: SLF001 (one class in two parts)
+
+    def __repr__(self) -> str:
+        return f"<state {self._memory.name!r}: {self._memory.spec} on {self.device}>"
+
+
+class _Quiet:
+    """No call of the Session, and none of a clone on this state, is under way."""
+
+    def __init__(self, session: Session, memory: StateMemory) -> None:
+        self._store, self._memory = session._store, memory  # noqa: SLF001 (one class in two parts)
+
+    def __enter__(self) -> None:
+        self._store.check_usable(f"state {self._memory.name!r}")
+        if not self._store.arenas.lock.acquire(blocking=False):
+            raise Busy(f"state {self._memory.name!r}: a call of the Session is under way")
+        if not self._memory.lock.acquire(blocking=False):
+            self._store.arenas.lock.release()
+            raise Busy(f"state {self._memory.name!r} is in use by another call")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._memory.lock.release()
+        self._store.arenas.lock.release()
+
+
+class States(Mapping[str, State]):
+    """The states of a Session by name; a state is there once a plan that uses it is compiled."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getitem__(self, name: str) -> State:
+        known = self._session._store.states  # noqa: SLF001 (one class in two parts)
+        if name not in known:
+            raise PlanError(f"no plan of this Session has a state {name!r}; it has: {', '.join(known) or 'none'}")
+        return State(self._session, known[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._session._store.states  # noqa: SLF001 (one class in two parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._session._store.states)  # noqa: SLF001 (one class in two parts)
+
+    def __len__(self) -> int:
+        return len(self._session._store.states)  # noqa: SLF001 (one class in two parts)
+
+
+class Session:
+    """Plans that share constants, states and the compute arena. Calls of its plans are serial: Busy otherwise.
+
+    device: a selection such as "cuda:0+cpu"; None: JACKFIELD_DEVICE, else "auto".
+    policy: "strict" (a refused step is an error), "prefer" (it goes to the next device; the default for named devices)
+        or "auto" (the default otherwise); None: JACKFIELD_POLICY, else the default.
+    keep_states: states survive the loss of their device; only False is known.
+    Raises: DeviceNameError, Unavailable and its kin for a device that can't be had.
+    """
+
+    def __init__(
+        self, device: str | None = None, *, policy: str | None = None, keep_states: bool | None = None
+    ) -> None:
+        if keep_states not in (None, False):
+            raise PlanError(f"keep_states is {keep_states!r}; this version takes False")
+        self._selection = registry.select(device)
+        self._fallbacks = registry.fallbacks()
+        wanted = policy if policy is not None else setting("JACKFIELD_POLICY")
+        self.policy = _policy(wanted, named=self._selection.named)
+        self._checks = _checks(setting("JACKFIELD_CHECK"))
+        self._store = Store()
+        self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
+        self._finalizer = weakref.finalize(self, Store.close, self._store)
+        self.states = States(self)
+
+    def compile(
+        self,
+        outputs: Output,
+        *,
+        pins: PinList | None = None,
+        split: str | None = None,
+        copies: int | None = None,
+        on_lost: str | None = None,
+    ) -> Plan:
+        """A Plan of what these outputs need.
+
+        outputs: one Tensor, or a tuple, list or dict of them; the plan returns arrays in the same form.
+        pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must match
+            in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
+        split, copies, on_lost: only None, 1 and "raise" are known, which are the defaults.
+        Raises: PlanError, PlacementError, OutOfMemory. Nothing of an earlier plan changes then.
+        """
+        _only(split=(split, (None,)), copies=(copies, (None, 1)), on_lost=(on_lost, (None, "raise")))
+        self._store.check_usable("compile")
+        tensors, keys = _listed(outputs)
+        if not self._store.arenas.lock.acquire(blocking=False):
+            raise Busy("compile: a call of this Session is under way")
+        try:
+            drawn = draw(tensors, self._request(pins))
+            self._fill(drawn)
+            plan = Plan(drawn, self._store, self._store.arenas, self, keys)
+        finally:
+            self._store.arenas.lock.release()
+        self._plans.add(plan)
+        tell(log, drawn)
+        return plan
+
+    def _request(self, pins: PinList | None) -> Request:
+        between = bool(self._checks)
+        return Request(
+            devices=self._selection.devices,
+            fallbacks=self._fallbacks,
+            selection=self._selection.text,
+            named=self._selection.named,
+            policy=self.policy,
+            pins=_pins(pins),
+            homes=self._store.homes(),
+            held=self._store.held,
+            identity=identity,
+            memo=self._store.memo,
+            guard=GUARD if "memory" in self._checks else 0,
+            one_by_one=between,
+        )
+
+    def _fill(self, drawn: Blueprint) -> None:
+        """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
+        store, panel = self._store, drawn.panel
+        check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
+        store.upload(drawn.constants, panel)
+        for tensor, number in drawn.states().items():
+            store.add_state(tensor, panel.device(number))
+        moved = [store.arenas.grow(panel.device(n), arena.chunks) for n, arena in sorted(drawn.memory.arenas.items())]
+        if any(moved):
+            store.arenas.last = None
+            for plan in list(self._plans):
+                plan.bind()
+
+    def close(self) -> None:
+        """Free all memory; its plans can't be called any more. Twice is nothing. Raises Busy during a call."""
+        if self._store.closed:
+            return
+        if not self._store.arenas.lock.acquire(blocking=False):
+            raise Busy("close: a call of this Session is under way")
+        try:
+            for plan in list(self._plans):
+                plan.unbind()
+            self._store.close()
+        finally:
+            self._store.arenas.lock.release()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session on {self._selection.text}: {len(self._plans)} plans, {len(self.states)} states>"
+
+
+def compile(  # noqa: A001 (pinned name)
+    outputs: Output,
+    device: str | None = None,
+    *,
+    policy: str | None = None,
+    pins: PinList | None = None,
+    split: str | None = None,
+    copies: int | None = None,
+    on_lost: str | None = None,
+) -> Plan:
+    """A Plan in a Session of its own; see Session and Session.compile for the arguments. `plan.session` is the Session."""
+    session = Session(device, policy=policy)
+    return session.compile(outputs, pins=pins, split=split, copies=copies, on_lost=on_lost)
+
+
+def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
+    """New bytes by device and class."""
+    wanted: dict[int, dict[str, int]] = {}
+
+    def add(number: int, name: str, nbytes: int) -> None:
+        classes = wanted.setdefault(number, {"constants": 0, "states": 0, "compute": 0})
+        classes[name] += nbytes
+
+    seen = set()
+    for c in drawn.constants:
+        key = (c.value.device, c.key, c.layout)
+        if key not in seen and c.layout not in store.held(drawn.panel.name(c.value.device), c.key):
+            seen.add(key)
+            add(c.value.device, "constants", c.nbytes)
+    for tensor, number in drawn.states().items():
+        if tensor.name not in store.states:
+            add(number, "states", tensor.spec.nbytes)
+    for number, arena in drawn.memory.arenas.items():
+        add(number, "compute", max(0, arena.nbytes - store.arenas.nbytes(drawn.panel.name(number))))
+    return wanted
+
+
+def _listed(outputs: Output) -> tuple[list[Tensor], tuple[str, ...] | int | None]:
+    if isinstance(outputs, Tensor):
+        return [outputs], None
+    if isinstance(outputs, Mapping):
+        return list(outputs.values()), tuple(outputs)
+    if isinstance(outputs, (tuple, list)):
+        return list(outputs), len(outputs)
+    raise PlanError(f"outputs are a {type(outputs).__name__}; give a Tensor, or a tuple or dict of Tensors")
+
+
+def _pins(pins: PinList | None) -> tuple[tuple[Tensor | str, str], ...]:
+    pairs = tuple((pins.items() if isinstance(pins, Mapping) else pins) or ())
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, Tensor)) and isinstance(pair[1], str)):
+            raise PlanError(f"a pin is (tensor or pattern, device name), not {pair!r}")
+    return pairs
+
+
+def _policy(text: str | None, *, named: bool) -> Policy:
+    if text is None:
+        return "prefer" if named else "auto"
+    if text not in POLICIES:
+        raise PlanError(f"policy is {text!r}, must be one of {', '.join(POLICIES)}")
+    return cast("Policy", text)
+
+
+def _checks(text: str | None) -> frozenset[str]:
+    """The words of JACKFIELD_CHECK."""
+    words = frozenset(w.strip() for w in (text or "").split(",") if w.strip())
+    if unknown := sorted(words - set(CHECKS)):
+        raise PlanError(f"JACKFIELD_CHECK names {unknown[0]!r}; it knows {', '.join(CHECKS)}")
+    return words & {"nan", "memory"}
+
+
+def _only(**arguments: tuple[object, tuple[object, ...]]) -> None:
+    for name, (value, known) in arguments.items():
+        if value not in known:
+            raise PlanError(f"{name} is {value!r}; this version takes {' or '.join(map(repr, known))}")
+

@@ -1,0 +1,308 @@
+"""What a Session owns on devices: constants, states, and the compute arena. Allocates, fills and frees; decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .backend import Buffer, Device, Usage
+from .candidates import Memo, Panel
+from .errors import DeviceError, DeviceLost, ForkedError, OutOfMemory, PlanError
+from .graph import ArraySource, Source, Tensor
+from .memory import Life, pack
+from .packing import Constant, Key
+from .spec import Spec
+
+__all__ = ["Arenas", "Held", "StateMemory", "Store", "check_room", "identity", "plain_bytes"]
+
+log = logging.getLogger("jackfield")
+
+_PIECE = 1 << 20  # bytes of one write of zeros
+
+
+class _Forks:
+    """Counts the forks between the first process and this one."""
+
+    count = 0
+
+
+def _forked() -> None:
+    _Forks.count += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A constant on a device. borrowed: host memory used in place."""
+
+    buffer: Buffer
+    offset: int
+    nbytes: int
+    borrowed: bool = False
+
+
+@dataclass(eq=False)
+class StateMemory:
+    """A state's only memory. incomplete: why its content can't be trusted, "" where it can."""
+
+    name: str
+    spec: Spec
+    device: Device
+    buffer: Buffer
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    incomplete: str = ""
+
+
+class Arenas:
+    """Compute memory of calls that never run at the same time: by device a list of chunks, as large as the largest plan."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.chunks: dict[str, list[tuple[Buffer, int]]] = {}
+        self.devices: dict[str, Device] = {}
+        self.last: object = None  # the plan whose inputs lie there
+
+    def grow(self, device: Device, wanted: Sequence[int]) -> bool:
+        """Make every chunk at least as large as wanted; whether any address changed. New memory first, so that an
+        OutOfMemory leaves the old one as it was.
+        """
+        chunks = self.chunks.setdefault(device.name, [])
+        self.devices[device.name] = device
+        short = [i for i, n in enumerate(wanted) if i >= len(chunks) or chunks[i][1] < n]
+        made: list[tuple[int, Buffer]] = []
+        try:
+            for i in short:
+                made.append((i, device.alloc(wanted[i], Usage.COMPUTE)))
+        except BaseException:
+            for _, buffer in made:
+                device.free(buffer)
+            raise
+        moved = False
+        for i, buffer in made:
+            if i < len(chunks):
+                device.free(chunks[i][0])
+                chunks[i] = buffer, wanted[i]
+                moved = True
+            else:
+                chunks.append((buffer, wanted[i]))
+        return moved
+
+    def nbytes(self, device: str) -> int:
+        return sum(n for _, n in self.chunks.get(device, ()))
+
+    def close(self) -> None:
+        for name, chunks in self.chunks.items():
+            _free(self.devices[name], [buffer for buffer, _ in chunks])
+        self.chunks.clear()
+        self.last = None
+
+
+class Store:
+    """All device memory of one Session that outlives a call."""
+
+    def __init__(self) -> None:
+        self.forks = _Forks.count
+        self.arenas = Arenas()
+        self.states: dict[str, StateMemory] = {}
+        self.constants: dict[str, dict[Key, dict[str, Held]]] = {}
+        self.memo: Memo = {}
+        self.lost: set[str] = set()
+        self.clones = 0
+        self.closed = False
+        self._buffers: list[tuple[Device, Buffer]] = []
+        self._sources: dict[int, object] = {}  # what identities point at must not be collected
+
+    # Questions
+
+    def check_usable(self, what: str) -> None:
+        """Raises: PlanError when closed, ForkedError in a forked child."""
+        if self.closed:
+            raise PlanError(f"{what}: its Session is closed")
+        if self.forks != _Forks.count:
+            raise ForkedError(f"{what}: its devices belong to the parent process; start workers by spawn, or compile anew")
+
+    @property
+    def forked(self) -> bool:
+        return self.forks != _Forks.count
+
+    def held(self, device: str, key: Key) -> Mapping[str, int]:
+        """Layouts of a constant on a device, to bytes."""
+        return {layout: h.nbytes for layout, h in self.constants.get(device, {}).get(key, {}).items()}
+
+    def homes(self) -> dict[str, str]:
+        return {name: state.device.name for name, state in self.states.items()}
+
+    def constant_nbytes(self, device: str) -> int:
+        """Bytes of constants on a device, borrowed ones not counted."""
+        held = self.constants.get(device, {}).values()
+        return sum(h.nbytes for layouts in held for h in layouts.values() if not h.borrowed)
+
+    def state_nbytes(self, device: str) -> int:
+        return sum(s.spec.nbytes for s in self.states.values() if s.device.name == device)
+
+    # Filling
+
+    def upload(self, constants: Iterable[Constant], panel: Panel) -> None:
+        """Bring constants that are not there yet to their devices; each device gets one arena for them."""
+        by_device: dict[int, dict[tuple[Key, str], Constant]] = {}
+        for constant in constants:
+            name = panel.name(constant.value.device)
+            if constant.layout not in self.held(name, constant.key):
+                by_device.setdefault(constant.value.device, {})[constant.key, constant.layout] = constant
+        for number, fresh in by_device.items():
+            self._upload(panel.device(number), list(fresh.values()))
+
+    def _upload(self, device: Device, constants: list[Constant]) -> None:
+        known = self.constants.setdefault(device.name, {})
+        rest = [c for c in constants if not self._borrow(device, c, known)]
+        rest.sort(key=lambda c: -c.nbytes)  # the largest temporary while little of the arena is touched: a low peak
+        arena = pack(
+            [Life(c.nbytes, 0, 0) for c in rest],
+            alignment=device.alignment,
+            max_buffer=device.target.limits.max_buffer,
+        )
+        buffers = self._allocate(device, arena.chunks or (0,), Usage.CONSTANT) if rest else []
+        for constant, (chunk, offset) in zip(rest, arena.places, strict=True):
+            held = Held(buffers[chunk], offset, constant.nbytes)
+            _fill(device, held, constant)
+            known.setdefault(constant.key, {})[constant.layout] = held
+            self._keep(constant)
+
+    def _borrow(self, device: Device, constant: Constant, known: dict[Key, dict[str, Held]]) -> bool:
+        value = constant.value
+        if constant.layout or value.window is not None or not constant.nbytes or type(device).borrow is Device.borrow:
+            return False
+        assert value.tensor is not None
+        assert value.tensor.source is not None
+        data = value.tensor.source.data
+        buffer = device.borrow(data)
+        if buffer is None:
+            return False
+        self._buffers.append((device, buffer))
+        self._sources[id(data)] = data
+        known.setdefault(constant.key, {})[""] = Held(buffer, 0, constant.nbytes, borrowed=True)
+        self._keep(constant)
+        return True
+
+    def _keep(self, constant: Constant) -> None:
+        assert constant.value.tensor is not None
+        source = constant.value.tensor.source
+        kept = source.array if isinstance(source, ArraySource) else source
+        self._sources[id(kept)] = kept
+
+    def _allocate(self, device: Device, chunks: Sequence[int], usage: Usage) -> list[Buffer]:
+        """All chunks or none."""
+        buffers: list[Buffer] = []
+        try:
+            for nbytes in chunks:
+                buffers.append(device.alloc(nbytes, usage))
+        except BaseException:
+            _free(device, buffers)
+            raise
+        self._buffers += [(device, buffer) for buffer in buffers]
+        return buffers
+
+    def add_state(self, tensor: Tensor, device: Device) -> StateMemory:
+        """The memory of a state: zeros at birth. Raises PlanError when the name is taken by another Spec."""
+        known = self.states.get(tensor.name)
+        if known is not None:
+            if (known.spec.dtype, known.spec.shape) != (tensor.spec.dtype, tensor.spec.shape):
+                raise PlanError(
+                    f"state {tensor.name!r} is {known.spec} in this Session, not {tensor.spec}; use another name or Session"
+                )
+            return known
+        (buffer,) = self._allocate(device, (tensor.spec.nbytes,), Usage.STATE)
+        state = StateMemory(tensor.name, tensor.spec, device, buffer)
+        self.zero(state)
+        self.states[tensor.name] = state
+        return state
+
+    def zero(self, state: StateMemory) -> None:
+        """All bytes 0."""
+        nbytes = state.spec.nbytes
+        zeros = memoryview(bytes(min(nbytes, _PIECE)))
+        for at in range(0, nbytes, _PIECE):
+            state.device.write(state.buffer, at, zeros[: min(_PIECE, nbytes - at)])
+        state.incomplete = ""
+
+    # Ends
+
+    def close(self) -> None:
+        """Free everything; twice is nothing. In a forked child the parent's memory is left alone."""
+        if self.closed:
+            return
+        self.closed = True
+        if not self.forked:
+            self.arenas.close()
+            for device, buffer in self._buffers:
+                _free(device, [buffer])
+        self._buffers.clear()
+        self.constants.clear()
+        self.states.clear()
+        self._sources.clear()
+
+
+def _free(device: Device, buffers: Iterable[Buffer]) -> None:
+    """Give buffers back; a device that is gone has none."""
+    for buffer in buffers:
+        try:
+            device.free(buffer)
+        except DeviceLost:
+            return
+        except DeviceError as e:
+            log.warning("%s: a buffer could not be freed: %s", device.name, e)
+
+
+def _fill(device: Device, held: Held, constant: Constant) -> None:
+    """One constant, packed on the way; its source may drop the bytes afterwards."""
+    value = constant.value
+    assert value.tensor is not None
+    assert value.tensor.source is not None
+    source = value.tensor.source
+    plain = plain_bytes(source, value.window)
+    if constant.packing is None:
+        if held.nbytes:
+            device.write(held.buffer, held.offset, plain)
+    else:
+        packed = memoryview(np.empty(held.nbytes, np.uint8))
+        constant.packing.pack(plain, packed)
+        device.write(held.buffer, held.offset, packed)
+    source.release()
+
+
+def plain_bytes(source: Source, window: tuple[int, Spec] | None = None) -> memoryview:
+    """A constant's bytes, dense; window: of a strided view of it, copied."""
+    data = source.data
+    if window is None:
+        return data
+    offset, spec = window
+    raw = np.frombuffer(data, np.uint8)[offset:]
+    item = spec.dtype.block_nbytes
+    view = np.lib.stride_tricks.as_strided(raw, (*spec.units, item), (*spec.byte_strides, 1), writeable=False)
+    return memoryview(np.ascontiguousarray(view).reshape(-1))
+
+
+def identity(source: Source) -> Key:
+    """Two constants of one array, or of one file tensor, are one."""
+    if isinstance(source, ArraySource):
+        address, _ = source.array.__array_interface__["data"]
+        return ("array", address)
+    return ("source", id(source))
+
+
+def check_room(wanted: Mapping[Device, Mapping[str, int]]) -> None:
+    """Raises OutOfMemory with a table where a device says how much is free, and more is wanted. Nothing is allocated yet."""
+    for device, classes in wanted.items():
+        free, total = device.memory.free, sum(classes.values())
+        if 0 < free < total:
+            table = "".join(f"\n  {name:<10} {nbytes:>14,} bytes" for name, nbytes in classes.items())
+            raise OutOfMemory(
+                f"{device.name}: the plan needs {total:,} bytes, {free:,} are free, {total - free:,} too few:{table}"
+            )
