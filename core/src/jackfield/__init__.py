@@ -30,18 +30,23 @@ from .dtypes import (
 )
 from .errors import Error
 from .graph import Tensor, constant, input, state  # noqa: A004 - pinned names
+from .plan import Plan
 from .registry import devices, refresh, register_backend, sim, status
 from .saved import load_graph, save
+from .session import Session, compile  # noqa: A004 - pinned names
 from .spec import Spec
 
 __all__ = [
     "DType",
     "Error",
+    "Plan",
+    "Session",
     "Spec",
     "Tensor",
     "__version__",
     "bf16",
     "bool_",
+    "compile",
     "constant",
     "devices",
     "errors",
