@@ -1,0 +1,114 @@
+// Block weights times rounded activations, over all rows and matrices of a Product.
+#pragma once
+#include "products.h"
+#include "tiles_blocks.h"
+
+namespace jackfield::JF_LEVEL { namespace {
+
+// Work memory: rounded x (one copy, or one a worker), then for each worker a widened row and a packed group.
+struct BlockScratch {
+    int64_t x_row, x, line, group;  // bytes
+    bool own_x;                     // every worker rounds all of x: cheaper than meeting at a barrier
+
+    JF_INLINE BlockScratch(const Product& p, int32_t workers) {
+        x_row = activation_of(p.dtype).row_nbytes(p.k);
+        x = up_to(p.most_rows * x_row, 64);
+        line = up_to(4 * p.k, 64);
+        group = p.layout == ROWS16 ? 0 : group_nbytes(p.dtype, p.k);
+        own_x = workers > 1 && (p.most_rows * p.k <= 8192 || p.most_rows < workers);
+    }
+    JF_INLINE int64_t nbytes(int32_t workers) const { return x * (own_x ? workers : 1) + workers * (line + group); }
+    JF_INLINE char* x_at(char* scratch, const Team& t) const { return scratch + (own_x ? x * t.index : 0); }
+    JF_INLINE char* line_at(char* scratch, const Team& t) const {
+        return scratch + x * (own_x ? t.count : 1) + t.index * (line + group);
+    }
+    JF_INLINE char* group_at(char* scratch, const Team& t) const { return line_at(scratch, t) + line; }
+};
+
+// Calls f(segment, row, rows of the segment before it) for rows [from, to).
+template <class F> JF_INLINE void each_row(const Product& p, int64_t from, int64_t to, F f) {
+    int64_t segment = 0;
+    for (int64_t t = from; t < to; t++) {
+        while (t >= p.end(segment)) segment++;
+        f(segment, t, p.begin(segment));
+    }
+}
+
+inline void round_rows(const Product& p, char* x, float* line, int64_t from, int64_t to) {
+    const Activation a = activation_of(p.dtype);
+    const int64_t row_nbytes = a.row_nbytes(p.k);
+    const bool dense = p.x_dtype == F32 && p.x_stride == 4;
+    each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
+        const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST);
+        const char* row = p.x(p, t);
+        if (!dense) read_floats(p.x_dtype, row, p.x_stride, p.k, line);
+        quantise_row(a, dense ? (const float*)row : line, p.k, x + (begin + panel.start) * row_nbytes, panel.width,
+                     t - begin - panel.start);
+    });
+}
+
+// `valid` results of a row of x, from column n on.
+JF_INLINE void store_results(const Product& p, int64_t t, int64_t n, int64_t valid, const float* from) {
+    char* to = p.y(p, t) + n * p.y_stride;
+    if (p.y_stride == 4 && valid == GROUP) {
+        memcpy(to, from, 4 * GROUP);
+    } else {
+        for (int64_t i = 0; i < valid; i++) memcpy(to + i * p.y_stride, from + i, 4);
+    }
+}
+
+// All rows of a segment times `count` groups that lie packed at `packed`; the first is group g of its matrix.
+inline void multiply_groups(const Product& p, const char* x, int64_t segment, const char* packed, int64_t g, int64_t count) {
+    const int64_t begin = p.begin(segment), rows = p.end(segment) - begin, blocks = p.k / block_length(p.dtype);
+    const int64_t row_nbytes = activation_of(p.dtype).row_nbytes(p.k), size = group_nbytes(p.dtype, p.k);
+    const int64_t quants = quants_at(p.dtype, p.k);
+    alignas(64) float out[WIDEST * GROUP];
+    for (int64_t start = 0, width; start < rows; start += width) {
+        width = panel_width(rows - start, WIDEST);
+        const Tile tile = find_tile(p.dtype, width);
+        for (int64_t i = 0; i < count; i++) {
+            const uint8_t* group = (const uint8_t*)packed + i * size;
+            tile(group, group + quants, x + (begin + start) * row_nbytes, blocks, out);
+            const int64_t n = (g + i) * GROUP, valid = p.n - n < GROUP ? p.n - n : GROUP;
+            for (int64_t m = 0; m < width; m++) store_results(p, begin + start + m, n, valid, out + m * GROUP);
+        }
+    }
+}
+
+// Groups a worker takes at once: few for many rows (they stay in the first cache), some four pieces a worker for few
+// rows; if it can be a number that comes out even.
+JF_INLINE int64_t groups_at_once(const Product& p, int32_t workers) {
+    const int64_t groups = groups_of(p.n), share = groups * p.segments / (4 * int64_t(workers));
+    int64_t most = p.rows >= 64 * p.segments && share > 4 ? 4 : share;
+    if (most < 1) most = 1;
+    for (int64_t c = most; 2 * c > most; c--)
+        if (groups % (c * workers) == 0) return c;
+    return most;
+}
+
+inline void multiply_blocks(const Product& p, const Team& team, char* scratch) {
+    const BlockScratch s(p, team.count);
+    char *x = s.x_at(scratch, team), *line = s.line_at(scratch, team), *own = s.group_at(scratch, team);
+    const Share part = s.own_x ? Share{0, p.rows} : share(p.rows, team);
+    round_rows(p, x, (float*)line, part.begin, part.end);
+    if (!s.own_x) team.barrier();
+
+    const int64_t groups = groups_of(p.n), once = groups_at_once(p, team.count);
+    const int64_t pieces = (groups + once - 1) / once, size = group_nbytes(p.dtype, p.k);
+    for (int64_t i = team.index; (i = team.count > 1 ? team.next() : i) < pieces * p.segments; i++) {
+        const int64_t segment = i / pieces, first = i % pieces * once;
+        const int64_t last = first + once < groups ? first + once : groups;
+        const char* matrix = p.matrix(p, segment);
+        if (p.layout == ROWS16) {
+            multiply_groups(p, x, segment, matrix + first * size, first, last - first);
+            continue;
+        }
+        for (int64_t g = first; g < last; g++) {
+            const int64_t rest = p.n - g * GROUP;
+            pack_group(p.dtype, matrix + g * GROUP * p.row_stride, p.row_stride, rest < GROUP ? rest : GROUP, p.k, own);
+            multiply_groups(p, x, segment, own, g, 1);
+        }
+    }
+}
+
+}}  // namespace jackfield::JF_LEVEL::(unnamed)

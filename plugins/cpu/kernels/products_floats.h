@@ -1,0 +1,115 @@
+// Products in f32 over all rows and matrices of a Product: float weights, and block weights when x must not be rounded.
+#pragma once
+#include "products.h"
+#include "products_blocks.h"
+#include "tiles_floats.h"
+
+namespace jackfield::JF_LEVEL { namespace {
+
+constexpr int64_t ROWS_AT_ONCE = 512;  // rows of x whose sums a worker keeps while it decodes the weight once
+
+struct FloatScratch {
+    int64_t x, columns, lines, sums;
+    bool own_x;
+
+    JF_INLINE FloatScratch(const Product& p, int32_t workers) {
+        x = up_to(p.most_rows * p.k * 4, 64);
+        columns = DEPTH * GROUP * 4;
+        lines = up_to(GROUP * LINE * 4, 64);
+        sums = (p.most_rows < ROWS_AT_ONCE ? p.most_rows : ROWS_AT_ONCE) * GROUP * 4;
+        own_x = workers > 1 && (p.most_rows * p.k <= 4096 || p.most_rows < workers);
+    }
+    JF_INLINE int64_t own() const { return columns + lines + sums; }
+    JF_INLINE int64_t nbytes(int32_t workers) const { return x * (own_x ? workers : 1) + workers * own(); }
+    JF_INLINE char* x_at(char* scratch, const Team& t) const { return scratch + (own_x ? x * t.index : 0); }
+    JF_INLINE char* own_at(char* scratch, const Team& t) const {
+        return scratch + x * (own_x ? t.count : 1) + t.index * own();
+    }
+};
+
+// Rows of x into panels of columns.
+inline void spread_rows(const Product& p, float* x, float* line, int64_t from, int64_t to) {
+    each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
+        const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST_FLOAT);
+        float* at = x + (begin + panel.start) * p.k + (t - begin - panel.start);
+        const char* row = p.x(p, t);
+        for (int64_t k = 0; k < p.k; k += DEPTH) {
+            const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
+            read_floats(p.x_dtype, row + k * p.x_stride, p.x_stride, n, line);
+            for (int64_t i = 0; i < n; i++) at[(k + i) * panel.width] = line[i];
+        }
+    });
+}
+
+// Columns [k, k + n) of group g as [n][16] floats: in place, or in `columns` (`lines` is work memory).
+inline const float* weight_columns(const Product& p, const char* matrix, int64_t g, int64_t k, int64_t n, float* columns,
+                                   float* lines) {
+    const int64_t size = block_nbytes(p.dtype), rest = p.n - g * GROUP, rows = rest < GROUP ? rest : GROUP;
+    const char* packed = matrix + g * group_nbytes(p.dtype, p.k);
+    if (p.columns) {
+        const char* from = matrix + g * GROUP * p.row_stride + k * p.column_stride;
+        if (rows < GROUP) memset(columns, 0, size_t(n * GROUP * 4));
+        for (int64_t i = 0; i < n; i++) {
+            if (p.row_stride == size) widen_dense(p.dtype, from + i * p.column_stride, rows, columns + i * GROUP);
+            else read_floats(p.dtype, from + i * p.column_stride, p.row_stride, rows, columns + i * GROUP);
+        }
+        return columns;
+    }
+    if (p.layout == ROWS16 && p.dtype == F32) return (const float*)packed + k * GROUP;
+    if (p.layout == ROWS16 && !is_block(p.dtype)) {
+        widen_dense(p.dtype, packed + k * GROUP * size, n * GROUP, columns);
+        return columns;
+    }
+    for (int64_t r = 0; r < GROUP; r++) {
+        float* line = lines + r * LINE;
+        if (r >= rows) {
+            memset(line, 0, size_t(n) * 4);
+        } else if (p.layout == ROWS16) {
+            const int64_t length = block_length(p.dtype);
+            for (int64_t b = 0; b < n / length; b++) {
+                uint8_t block[256];
+                unpack_block(p.dtype, packed, p.k, r, k / length + b, block);
+                decode_block(p.dtype, block, line + b * length);
+            }
+        } else {
+            decode_line(p.dtype, matrix + (g * GROUP + r) * p.row_stride, k, n, line);
+        }
+    }
+    turn_lines(lines, n, columns);
+    return columns;
+}
+
+// Rows [from, to) of a segment times one group; no more than ROWS_AT_ONCE, from a multiple of it.
+inline void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g, char* own) {
+    const FloatScratch s(p, 1);
+    float *columns = (float*)own, *lines = (float*)(own + s.columns), *sums = (float*)(own + s.columns + s.lines);
+    const int64_t begin = p.begin(segment), n0 = g * GROUP, valid = p.n - n0 < GROUP ? p.n - n0 : GROUP;
+    memset(sums, 0, size_t((to - from) * GROUP * 4));
+    for (int64_t k = 0; k < p.k; k += DEPTH) {
+        const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
+        const float* w = weight_columns(p, p.matrix(p, segment), g, k, n, columns, lines);
+        for (int64_t start = from, width; start < to; start += width) {
+            width = panel_width(p.end(segment) - begin - start, WIDEST_FLOAT);
+            find_float_tile(width)(w, x + (begin + start) * p.k + k * width, n, sums + (start - from) * GROUP);
+        }
+    }
+    for (int64_t m = from; m < to; m++) store_results(p, begin + m, n0, valid, sums + (m - from) * GROUP);
+}
+
+inline void multiply_floats(const Product& p, const Team& team, char* scratch) {
+    const FloatScratch s(p, team.count);
+    float* x = (float*)s.x_at(scratch, team);
+    char* own = s.own_at(scratch, team);
+    const Share part = s.own_x ? Share{0, p.rows} : share(p.rows, team);
+    spread_rows(p, x, (float*)own, part.begin, part.end);
+    if (!s.own_x) team.barrier();
+
+    const int64_t groups = groups_of(p.n);
+    for (int64_t i = team.index; (i = team.count > 1 ? team.next() : i) < groups * p.segments; i++) {
+        const int64_t segment = i / groups, rows = p.end(segment) - p.begin(segment);
+        for (int64_t from = 0; from < rows; from += ROWS_AT_ONCE)
+            multiply_rows(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE, i % groups, own);
+    }
+}
+
+}}  // namespace jackfield::JF_LEVEL::(unnamed)
