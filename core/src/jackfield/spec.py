@@ -1,7 +1,7 @@
 """What is known of a tensor before it has data: dtype, shape, strides, layout, role.
 
-Pure arithmetic on extents and strides. Shapes are in numpy order and count elements; strides are bytes. On the last axis
-of a block dtype a stride is the bytes of one block, because blocks can't be taken apart.
+Pure arithmetic on extents and strides. Shapes are in numpy order and count elements; strides are bytes. On the last
+axis of a block dtype a stride is the bytes of one block, because blocks can't be taken apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from .dtypes import DType, of_numpy
 from .errors import ShapeError
 
-__all__ = ["MAX_NBYTES", "Role", "Shape", "Spec", "View", "broadcast_view", "reshape_view", "slice_view", "transpose_view"]
+__all__ = [
+    "MAX_NBYTES", "Role", "Shape", "Spec", "View", "broadcast_view", "reshape_view", "slice_view", "transpose_view",
+]
 
 Shape = tuple[int, ...]
 Role = Literal["constant", "state", "input", "temporary"]
@@ -174,7 +176,7 @@ class View:
 def reshape_view(x: Spec, shape: Shape) -> View | None:
     """The reshaped window, or None when no strides can express it (then a copy comes first).
 
-    shape: extents without -1; the product must equal x.size. Axes of x are merged or split where their strides allow it.
+    shape: extents without -1; the product must equal x.size. Axes of x are merged or split where strides allow it.
     """
     if x.is_dense or x.size == 0:
         return View(replace(x, shape=shape, strides=()), 0)
@@ -183,7 +185,7 @@ def reshape_view(x: Spec, shape: Shape) -> View | None:
 
 
 def _reshaped_strides(old: Shape, old_strides: Shape, new: Shape) -> Shape | None:
-    """Walk both shapes from the outside; each block of axes with equal products must be evenly strided in the old one."""
+    """Walk both shapes from the outside; groups of axes with equal products must be evenly strided in the old one."""
     axes = [(n, s) for n, s in zip(old, old_strides, strict=True) if n != 1]
     result: list[int] = []
     i = j = 0
@@ -234,8 +236,9 @@ def slice_view(x: Spec, bounds: Iterable[tuple[int, int, int]]) -> View:
         per = x.dtype.block if axis == last else 1
         shape.append(n)
         strides.append(stride * step)
-        offset += (start // per) * stride if n else 0
-    return View(replace(x, shape=tuple(shape), strides=tuple(strides)), offset)
+        offset += (start // per) * stride
+    window = replace(x, shape=tuple(shape), strides=tuple(strides))
+    return View(window, offset if window.size else 0)
 
 
 def broadcast_view(x: Spec, shape: Shape) -> View:

@@ -143,7 +143,7 @@ def slice(x: Array, *, start: Shape, stop: Shape, step: int | Shape = 1) -> Arra
     block = dtype_of(x).block
     if block > 1:
         cuts[-1] = builtins.slice(start[-1] // block, stop[-1] // block)
-    return x[tuple(cuts)]
+    return np.asarray(x[(*cuts, ...)])  # with the ellipsis no axis is no scalar
 
 
 def _stretched(call: Call) -> Shape:
