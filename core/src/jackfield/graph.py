@@ -6,10 +6,11 @@ never runs). Views are made by the ops of `ops/views.py` and by indexing; both u
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +22,7 @@ __all__ = ["Attr", "Attrs", "Source", "Tensor", "constant", "input", "root", "st
 
 Attr = bool | int | float | str | None | tuple["Attr", ...]
 Kind = Literal["input", "constant", "state", "node", "view"]
-Index = int | slice | EllipsisType
+Index: TypeAlias = SupportsIndex | slice | EllipsisType
 
 
 class Attrs(dict[str, Attr]):
@@ -66,7 +67,7 @@ class ArraySource:
 
     @property
     def data(self) -> memoryview:
-        return memoryview(self.array.reshape(-1).view(np.uint8))
+        return self.array.reshape(-1).view(np.uint8).data.toreadonly()
 
     def release(self) -> None:
         """Nothing to give back: the array is the only copy."""
@@ -145,36 +146,38 @@ def _slice_attrs(bounds: Sequence[tuple[int, int, int]]) -> Attrs:
 
 def _bounds(spec: Spec, parts: tuple[Index, ...]) -> tuple[list[tuple[int, int, int]], set[int]]:
     """(start, stop, step) for every axis, and the axes that an integer index removes."""
-    if sum(p is Ellipsis for p in parts) > 1:
+    dots = [at for at, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
         raise ShapeError("[slice] more than one '...'")
-    if Ellipsis in parts:
-        at = parts.index(Ellipsis)
-        parts = (*parts[:at], *[slice(None)] * (spec.rank - len(parts) + 1), *parts[at + 1 :])
+    if dots:
+        whole = [slice(None)] * (spec.rank - len(parts) + 1)
+        parts = (*parts[: dots[0]], *whole, *parts[dots[0] + 1 :])
     if len(parts) > spec.rank:
         raise ShapeError(f"[slice] {len(parts)} indices for {spec.rank} axes of {spec}")
-    bounds: list[tuple[int, int, int]] = []
-    gone: set[int] = set()
-    for axis, n in enumerate(spec.shape):
-        part = parts[axis] if axis < len(parts) else slice(None)
-        if isinstance(part, slice):
-            start, stop, step = part.indices(n)
-            if step < 1:
-                raise ShapeError(f"[slice] step {step} on axis {axis}: must be at least 1")
-            bounds.append((start, max(start, stop), step))
-        elif isinstance(part, int):
-            at = part + n if part < 0 else part
-            if not 0 <= at < n:
-                raise ShapeError(f"[slice] index {part} on axis {axis} of extent {n}")
-            bounds.append((at, at + 1, 1))
-            gone.add(axis)
-        else:
-            raise GraphError(f"[slice] an index is a slice or an int, not {type(part).__name__}")
+    parts = (*parts, *[slice(None)] * (spec.rank - len(parts)))
+    bounds = [_cut(axis, n, part) for axis, (n, part) in enumerate(zip(spec.shape, parts, strict=True))]
+    gone = {axis for axis, part in enumerate(parts) if not isinstance(part, slice)}
     block = spec.dtype.block
     if block > 1:
         start, stop, step = bounds[-1]
         if start % block or stop % block or step != 1 or spec.rank - 1 in gone:
             raise ShapeError(f"[slice] the last axis of {spec} can only be cut at multiples of {block}, step 1")
     return bounds, gone
+
+
+def _cut(axis: int, n: int, part: Index) -> tuple[int, int, int]:
+    """(start, stop, step) of one axis of extent n."""
+    if isinstance(part, slice):
+        start, stop, step = part.indices(n)
+        if step < 1:
+            raise ShapeError(f"[slice] step {step} on axis {axis}: must be at least 1")
+        return start, max(start, stop), step
+    if not isinstance(part, SupportsIndex):
+        raise GraphError(f"[slice] an index is a slice or an int, not {type(part).__name__}")
+    at = operator.index(part)
+    if not -n <= at < n:
+        raise ShapeError(f"[slice] index {at} on axis {axis} of extent {n}")
+    return at % n, at % n + 1, 1
 
 
 def input(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:  # noqa: A001 (pinned name)

@@ -234,7 +234,10 @@ class Op:
 
     def _attr(self, name: str, value: Any) -> Attr:
         """The value as plain data of the annotated type. Raises AttributeValueError for another type."""
-        plain = _plain(value)
+        try:
+            plain = _plain(value)
+        except AttributeValueError as e:
+            raise AttributeValueError(f"[{self.name}] {name}: {e}") from None
         kind = self.types[name]
         if kind == "float" and isinstance(plain, int) and not isinstance(plain, bool):
             return float(plain)

@@ -175,6 +175,7 @@ def attention(
     """Each query's average of the values, weighted by the softmax of its products with the keys.
 
     q: f32 (S, H, T, Dk): streams, heads, tokens, head size; S may be missing in q, k, v and the result.
+    scale: times the products.
     k, v: f32, f16, bf16 or a block dtype (S, Hkv, N, Dk) and (S, Hkv, N, Dv); Hkv divides H, each serves H // Hkv heads
         in a row. With kv_rows (1, Hkv, R, .): one cache for all streams.
     mask: f16 or f32 (s, h, m, N), m >= T, added to the products; s and h repeat cyclically; -inf hides a column.

@@ -102,7 +102,7 @@ def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> 
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, base=0.0, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, ext_factor=1.0, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", raises=AttributeValueError),
-        case(rand(1, 3, 2, 8), rand(3), mode="neox", n_dims=8, raises=DTypeError),
+        case(rand(1, 3, 2, 8), rand(3, dtype=f32), mode="neox", n_dims=8, raises=DTypeError),
     ],
 )
 def rope(

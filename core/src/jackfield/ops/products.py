@@ -164,7 +164,7 @@ def _experts_work(call: Call, result: Spec) -> Work:
         case(rand(2, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
         case(rand(3, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
         case(rand(3, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), precision="", raises=AttributeValueError),
-        case(rand(3, 1, 32), rand(4, 5, 32), rand(3, 2), raises=DTypeError),
+        case(rand(3, 1, 32), rand(4, 5, 32), rand(3, 2, dtype=f32), raises=DTypeError),
     ],
 )
 def linear_experts(x: Array, weight: Array, ids: Array, *, precision: str = "default") -> Array:

@@ -138,7 +138,7 @@ def argmax(x: Array, *, axis: int = -1) -> Array:
 def argsort(x: Array, *, descending: bool = False) -> Array:
     """The indices that sort the last axis: ties by lower index, NaN last in both directions, -0 equal to +0.
 
-    x: f32 (..., n). Returns: i32 (..., n).
+    x: f32 (..., n). descending: the largest comes first. Returns: i32 (..., n).
     """
     return np.argsort(-x if descending else x, axis=-1, kind="stable")
 

@@ -46,7 +46,7 @@ def _taken_work(call: Call, result: Spec) -> Work:
         case(rand(1, 1), ints(1, high=1)),
         case(rand(5, 3), values([1, 5, -1, 2], dtype=i32)),
         case(rand(5, 3), values([2**40, 1], dtype=i64)),
-        case(rand(5, 3), rand(4), raises=DTypeError),
+        case(rand(5, 3), rand(4, dtype=f32), raises=DTypeError),
         case(rand(2, 5, 3), ints(4, high=5), raises=ShapeError),
         case(rand(5), ints(4, high=5), raises=ShapeError),
     ],

@@ -39,7 +39,7 @@ def _new_shape(call: Call) -> Shape:
         case(rand(6), shape=(1, 6, 1)),
         case(rand(), shape=(1, 1)),
         case(rand(0, 4), shape=(2, 0)),
-        case(rand(2, 64), shape=(4, 32)),
+        case(rand(2, 512), shape=(4, -1)),
         case(rand(3, 4), shape=(5, -1), raises=ShapeError),
         case(rand(3, 4), shape=(3, 5), raises=ShapeError),
         case(rand(3, 4), shape=(-1, -1), raises=AttributeValueError),
@@ -75,12 +75,11 @@ def _permutation(call: Call) -> tuple[int, ...]:
     cases=[
         case(rand(3, 4), axes=(1, 0)),
         case(rand(2, 3, 4, 5), axes=(2, 0, 3, 1)),
-        case(rand(2, 3, 32), axes=(1, 0, -1)),
+        case(rand(2, 3, 256), axes=(1, 0, -1)),
         case(rand(), axes=()),
         case(rand(0, 4), axes=(1, 0)),
         case(rand(3, 4), axes=(0, 0), raises=AttributeValueError),
         case(rand(3, 4), axes=(0,), raises=AttributeValueError),
-        case(rand(3, 32, dtype=ANY[-1]), axes=(0, 1), raises=ShapeError),
         case(rand(3, 256, dtype=ANY[-1]), axes=(1, 0), raises=DTypeError),
     ],
 )
@@ -121,7 +120,7 @@ def _window(call: Call) -> View:
     cases=[
         case(rand(5, 7), start=(1, 2), stop=(4, 7)),
         case(rand(5, 7), start=(0, 1), stop=(5, 6), step=(2, 3)),
-        case(rand(3, 64), start=(1, 32), stop=(3, 64)),
+        case(rand(3, 512), start=(1, 256), stop=(3, 512)),
         case(rand(5, 7), start=(2, 0), stop=(2, 7)),
         case(rand(), start=(), stop=()),
         case(rand(5, 7), start=(1, 2), stop=(6, 7), raises=ShapeError),
@@ -161,7 +160,7 @@ def _stretched(call: Call) -> Shape:
     view=lambda call: broadcast_view(call["x"], _stretched(call)),
     cases=[
         case(rand(3, 1), shape=(3, 4)),
-        case(rand(64), shape=(2, 3, 64)),
+        case(rand(256), shape=(2, 3, 256)),
         case(rand(), shape=(2, 2)),
         case(rand(3, 1), shape=(3, 0)),
         case(rand(3, 2), shape=(3, 4), raises=ShapeError),
@@ -172,6 +171,6 @@ def _stretched(call: Call) -> Shape:
 def broadcast_to(x: Array, *, shape: Shape) -> Array:
     """Extents of 1 stretched, and axes added in front, with stride 0; a view that nothing can write through.
 
-    x: any dtype. Raises: ShapeError.
+    x: any dtype. shape: its last extents are those of x, or stretch a 1. Raises: ShapeError.
     """
     return np.broadcast_to(x, units_of(dtype_of(x), tuple(shape)))
