@@ -65,6 +65,15 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A whole value brought into memory of its own on another device, because the next item changes it there."""
+
+    source: Ref
+    target: Value
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inserted:
     """A copy on a device that the graph does not have. before: the node it is for; operand: what is copied."""
 
@@ -79,7 +88,7 @@ class Inserted:
 class Layout:
     """Items in execution order, and where each output lies."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[Item | Move] = field(default_factory=list)
     outputs: list[Ref] = field(default_factory=list)
     inserted: list[Inserted] = field(default_factory=list)
 
@@ -177,14 +186,15 @@ class _Layout:
         if value.kind == "state" or (value.kind == "temporary" and value.device == device and self._is_free(node, value)):
             return target
         whole = Ref(value, 0, value.spec)
-        text = f"{node.op} changes it, and its old value is still needed"
-        copy = self._copied(whole, device, before=self.flow.ids[node], operand=node.operands[0], why=text)
-        if copy.value.device != device:  # made elsewhere: the crossing must not be shared with readers of the old value
-            raise PlacementError(
-                f"[{node.op}] its target must be copied first, which {self.panel.name(device)} does not take: "
-                f"{self.panel.answer(device, contiguous_step(value.spec)).reason}"
-            )
-        return Ref(copy.value, target.offset, target.spec)
+        if value.device in (device, ANYWHERE):
+            text = f"{node.op} changes it, and its old value is still needed"
+            whole = self._copied(whole, device, before=self.flow.ids[node], operand=node.operands[0], why=text)
+        if whole.value.device != device:
+            mine = Value("temporary", device, value.spec.with_role("temporary"), value.tensor)
+            label = self.flow.name(value.tensor) if value.tensor is not None else ""
+            self.result.items.append(Move(whole, mine, label))
+            whole = Ref(mine, 0, mine.spec)
+        return Ref(whole.value, target.offset, target.spec)
 
     def _is_free(self, update: Tensor, value: Value) -> bool:
         """Nobody reads these bytes of the value from before the update any more."""
@@ -262,7 +272,10 @@ def split(layout: Layout, panel: Panel, *, one_by_one: bool = False) -> Split:
     """
     work = _Split(panel, layout, one_by_one=one_by_one)
     for item in layout.items:
-        work.add(item)
+        if isinstance(item, Move):
+            work.moves.append(item)
+        else:
+            work.add(item)
     outputs = [work.output(ref, panel.chosen[0]) for ref in layout.outputs]
     return Split(work.runs, list(work.leaves.values()), outputs)
 
@@ -279,6 +292,7 @@ class _Split:
         self.updated: dict[Value, int] = {}
         self.spans = _spans(layout.items, panel)
         self.outside: set[Value] = set()
+        self.moves: list[Move] = []
 
     def add(self, item: Item) -> None:
         run = self._run(item)
@@ -294,6 +308,9 @@ class _Split:
         if not self.runs or self.runs[-1].device != item.device or self._is_full(item, limits):
             self.runs.append(Run(item.device))
             self.outside = set()
+        for move in self.moves:  # the source is of an earlier run, and nothing on its device comes in between
+            self.runs[-1].copies.append(Copy(move.source, Ref(move.target, 0, move.target.spec), move.tensor))
+        self.moves.clear()
         if limits.max_operands is not None:
             self.outside |= self._from_outside(item)
         return self.runs[-1]
@@ -335,11 +352,13 @@ class _Split:
         return ref
 
 
-def _spans(items: Iterable[Item], panel: Panel) -> dict[_Making, tuple[int, int]]:
+def _spans(items: Iterable[Item | Move], panel: Panel) -> dict[_Making, tuple[int, int]]:
     """For everything that crosses: the bytes that its readers on that device touch, start at the device's alignment."""
     spans: dict[_Making, tuple[int, int]] = {}
     updated: dict[Value, int] = {}
     for item in items:
+        if isinstance(item, Move):
+            continue
         for ref in item.operands:
             if ref is not None and ref.value.device not in (item.device, ANYWHERE):
                 making = (ref.value, updated.get(ref.value, 0), item.device)
