@@ -35,8 +35,6 @@ def _linear(call: Call) -> Shape:
         )
     multiple(call, "x", -3, "weight", -3)
     multiple(call, "x", -4, "weight", -4)
-    if weight.rank > x.rank and math.prod(weight.shape[: weight.rank - x.rank]) != 1:
-        raise call.shape_error(f"weight is {list(weight.shape)}, x only {list(x.shape)}: x must have its batch axes")
     return (*x.shape[:-1], weight.shape[-2])
 
 
@@ -93,8 +91,6 @@ def _matmul(call: Call) -> Shape:
         raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: the last axis of a must equal b's second-last")
     multiple(call, "a", -3, "b", -3)
     multiple(call, "a", -4, "b", -4)
-    if b.rank > a.rank and math.prod(b.shape[: b.rank - a.rank]) != 1:
-        raise call.shape_error(f"b is {list(b.shape)}, a only {list(a.shape)}: a must have its batch axes")
     return (*a.shape[:-1], b.shape[-1])
 
 
