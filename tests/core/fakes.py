@@ -146,17 +146,28 @@ class Mortal(Minimal):
         super().__init__(name)
         self.method, self.nth, self.dead = method, nth, False
 
-    def __getattribute__(self, name: str):
-        if name in ("alloc", "write", "read", "free"):
-            object.__getattribute__(self, "breathe")(name)
-        return object.__getattribute__(self, name)
-
     def breathe(self, name: str) -> None:
         if self.method == name:
             self.nth -= 1
         if self.dead or (self.method == name and self.nth < 0):
             self.dead = True
-            raise DeviceLost(f"{object.__getattribute__(self, 'name')}: gone in {name}")
+            raise DeviceLost(f"{self.name}: gone in {name}")
+
+    def alloc(self, nbytes: int, usage: Usage) -> Buffer:
+        self.breathe("alloc")
+        return super().alloc(nbytes, usage)
+
+    def free(self, buffer: Buffer) -> None:
+        self.breathe("free")
+        super().free(buffer)
+
+    def write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        self.breathe("write")
+        super().write(buffer, offset, data)
+
+    def read(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        self.breathe("read")
+        super().read(buffer, offset, out)
 
     def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
         return MortalSteps(self, run)

@@ -17,7 +17,7 @@ from .op import OPS
 from .partition import Item, Ref, Split, Value
 from .spec import Spec
 
-__all__ = ["Arena", "Life", "Memory", "pack", "plan_memory"]
+__all__ = ["Arena", "Life", "Memory", "pack", "plan_memory", "reserved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,18 @@ class Memory:
     reused: int = 0
 
 
+def reserved(nbytes: int, alignment: int) -> int:
+    """Bytes rounded up to what an arena gives."""
+    return -(-nbytes // alignment) * alignment
+
+
 def pack(lives: Sequence[Life], *, alignment: int = 1, max_buffer: int | None = None) -> Arena:
     """Offsets for lives: largest first, lowest fit, ties by order; the same answer for the same lives.
 
     alignment: of every offset; sizes are rounded up to it. max_buffer: bytes of one chunk; no life straddles two.
     Raises: OutOfMemory for a life larger than max_buffer.
     """
-    sizes = [-(-life.nbytes // alignment) * alignment for life in lives]
+    sizes = [reserved(life.nbytes, alignment) for life in lives]
     places: list[tuple[int, int]] = [(0, 0)] * len(lives)
     chunks: list[int] = []
     placed = _Neighbours()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -22,7 +23,6 @@ __all__ = ["Plan"]
 
 Array = np.ndarray[Any, Any]
 Outputs = Array | tuple[Array, ...] | dict[str, Array]
-Rebuild = Callable[["Plan", str], Blueprint]
 
 
 class _Input:
@@ -75,6 +75,7 @@ class Plan:
         self._names = frozenset(blueprint.inputs())
         self._times: list[float] = []
         self._lost = ""
+        self._token = object()  # stands for this plan where a reference to it would keep it alive
         self.bind()
 
     # What it is
@@ -117,8 +118,11 @@ class Plan:
         if not self._arenas.lock.acquire(blocking=False):
             raise Busy("clone: a call of the Session is under way")
         try:
-            self._store.clones += 1
-            return Plan(self._drawn, self._store, _arenas_for(self._drawn), self.session, self._keys)
+            arenas = _arenas_for(self._drawn)
+            self._store.clones.add(arenas)
+            clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
+            weakref.finalize(clone, arenas.close)
+            return clone
         finally:
             self._arenas.lock.release()
 
@@ -209,7 +213,7 @@ class Plan:
                 if one.name not in keep:
                     needs = ", ".join(f"{i.name}: {i.type}" for i in self._inputs)
                     raise PlanError(f"input {one.name!r} is missing; this plan needs {needs}")
-                if self._arenas.last is not self:
+                if self._arenas.last is not self._token:
                     raise PlanError(f"input {one.name!r} can't be kept: another plan was called since, or none yet")
                 continue
             if type(value) is not np.ndarray or value.dtype != kind.dtype or value.shape != kind.shape or not value.flags.c_contiguous:
@@ -238,7 +242,7 @@ class Plan:
         return taken
 
     def _run(self, writes: list[tuple[_Input, memoryview]]) -> Any:
-        self._arenas.last = self
+        self._arenas.last = self._token
         times = self._times = [perf_counter()]
         finished = False
         try:

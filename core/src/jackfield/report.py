@@ -11,6 +11,7 @@ from typing import Any
 from .backend import Reason
 from .blueprint import Blueprint
 from .graph import Tensor
+from .memory import reserved
 
 __all__ = ["MemoryReport", "Report", "memory_report", "report_of", "summary", "tell"]
 
@@ -61,7 +62,8 @@ def memory_report(drawn: Blueprint) -> MemoryReport:
     found: dict[str, dict[str, int]] = {}
     constants: dict[int, dict[object, int]] = {}
     for c in drawn.constants:
-        constants.setdefault(c.value.device, {})[c.key, c.layout] = c.nbytes
+        nbytes = reserved(c.nbytes, drawn.panel.device(c.value.device).alignment)
+        constants.setdefault(c.value.device, {})[c.key, c.layout] = nbytes
     states: dict[int, int] = {}
     for tensor, number in drawn.states().items():
         states[number] = states.get(number, 0) + tensor.spec.nbytes

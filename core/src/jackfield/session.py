@@ -18,6 +18,7 @@ from .hosting import HostType, array_of, bytes_of, fresh
 from .placement import Policy
 from .plan import Plan
 from .report import tell
+from .memory import reserved
 from .store import StateMemory, Store, check_room, identity
 from .trust import setting
 
@@ -248,7 +249,7 @@ def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
         key = (c.value.device, c.key, c.layout)
         if key not in seen and c.layout not in store.held(drawn.panel.name(c.value.device), c.key):
             seen.add(key)
-            add(c.value.device, "constants", c.nbytes)
+            add(c.value.device, "constants", reserved(c.nbytes, drawn.panel.device(c.value.device).alignment))
     for tensor, number in drawn.states().items():
         if tensor.name not in store.states:
             add(number, "states", tensor.spec.nbytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -67,7 +68,8 @@ class Arenas:
         self.lock = threading.Lock()
         self.chunks: dict[str, list[tuple[Buffer, int]]] = {}
         self.devices: dict[str, Device] = {}
-        self.last: object = None  # the plan whose inputs lie there
+        self.last: object = None  # token of the plan whose inputs lie there
+        self.forks = _Forks.count
 
     def grow(self, device: Device, wanted: Sequence[int]) -> bool:
         """Make every chunk at least as large as wanted; whether any address changed. New memory first, so that an
@@ -98,8 +100,10 @@ class Arenas:
         return sum(n for _, n in self.chunks.get(device, ()))
 
     def close(self) -> None:
-        for name, chunks in self.chunks.items():
-            _free(self.devices[name], [buffer for buffer, _ in chunks])
+        """Free everything; twice is nothing. In a forked child the parent's memory is left alone."""
+        if self.forks == _Forks.count:
+            for name, chunks in self.chunks.items():
+                _free(self.devices[name], [buffer for buffer, _ in chunks])
         self.chunks.clear()
         self.last = None
 
@@ -114,7 +118,7 @@ class Store:
         self.constants: dict[str, dict[Key, dict[str, Held]]] = {}
         self.memo: Memo = {}
         self.lost: set[str] = set()
-        self.clones = 0
+        self.clones: weakref.WeakSet[Arenas] = weakref.WeakSet()
         self.closed = False
         self._buffers: list[tuple[Device, Buffer]] = []
         self._sources: dict[int, object] = {}  # what identities point at must not be collected
@@ -239,8 +243,9 @@ class Store:
         if self.closed:
             return
         self.closed = True
+        for arenas in (self.arenas, *self.clones):
+            arenas.close()
         if not self.forked:
-            self.arenas.close()
             for device, buffer in self._buffers:
                 _free(device, [buffer])
         self._buffers.clear()
