@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import jackfield
-from jackfield import ops, rules
 from jackfield import op as op_module
+from jackfield import ops, rules
 from jackfield.backend import Step
 from jackfield.conformance import examples, expected, wrong_uses
 from jackfield.dtypes import DTYPES, f16, f32, i32, q8_0
@@ -57,7 +57,12 @@ def test_a_declaration_is_whole(declared):
     assert len(declared.cases) > len(good), "at least one case must raise"
     tried = {name for c in good for name in c.operands}
     assert tried == set(declared.operands), "each operand is in some case"
-    assert {k for c in good for k in c.attrs} >= set(declared.attrs) - {"attn_factor", "beta_fast", "beta_slow", "precision"}
+    assert {k for c in good for k in c.attrs} >= set(declared.attrs) - {
+        "attn_factor",
+        "beta_fast",
+        "beta_slow",
+        "precision",
+    }
 
 
 @BY_NAME
@@ -125,36 +130,49 @@ def misuse():
     yield AttributeValueError, "[relu] has no attribute 'slope'; it has: none", lambda: ops.relu(x, slope=2)
     yield AttributeValueError, "[top_k] needs the attribute 'k'", lambda: ops.top_k(x)
     yield (
-        AttributeValueError, "[scale] scale: an attribute is a number, text, dtype or a tuple of these, not dict",
+        AttributeValueError,
+        "[scale] scale: an attribute is a number, text, dtype or a tuple of these, not dict",
         lambda: ops.scale(x, scale={}),
     )
     yield AttributeValueError, "[scale] scale is True, must be a number", lambda: ops.scale(x, scale=True)
     yield AttributeValueError, "[top_k] k is 1.5, must be a whole number", lambda: ops.top_k(x, k=1.5)
     yield DTypeError, "[tanh] x is i32, must be one of f32, f16, bf16", lambda: ops.tanh(leaf("i", (2,), i32))
     yield (
-        ShapeError, "[linear] weight is f32[8, 32] strides [256, 8]: its last axis must have no gaps; use matmul for a "
-        "transposed one, or contiguous", lambda: ops.linear(leaf("z", (1, 32)), strided),
+        ShapeError,
+        (
+            "[linear] weight is f32[8, 32] strides [256, 8]: its last axis must have no gaps; "
+            "use matmul for a transposed one, or contiguous"
+        ),
+        lambda: ops.linear(leaf("z", (1, 32)), strided),
     )
     yield (
-        ShapeError, "[linear] weight is [512, 256], x ends in 128: the last axes must be equal",
+        ShapeError,
+        "[linear] weight is [512, 256], x ends in 128: the last axes must be equal",
         lambda: ops.linear(leaf("z", (1, 128)), leaf("w", (512, 256))),
     )
     yield (
-        ShapeError, "[cast] q8_0 needs a last extent that is a multiple of 32, it is 2", lambda: ops.cast(x, dtype=q8_0)
-    )
-    yield DTypeError, "[write] target is u8 and x is f32: there is no conversion, they must be equal", lambda: ops.write(
-        leaf("t", (2, 2), DTYPES["u8"]), x, start=(0, 0)
+        ShapeError,
+        "[cast] q8_0 needs a last extent that is a multiple of 32, it is 2",
+        lambda: ops.cast(x, dtype=q8_0),
     )
     yield (
-        ShapeError, "[write] target is [2, 2], x [2, 2], start [0]: they must have equally many axes",
+        DTypeError,
+        "[write] target is u8 and x is f32: there is no conversion, they must be equal",
+        lambda: ops.write(leaf("t", (2, 2), DTYPES["u8"]), x, start=(0, 0)),
+    )
+    yield (
+        ShapeError,
+        "[write] target is [2, 2], x [2, 2], start [0]: they must have equally many axes",
         lambda: ops.write(x, y, start=(0,)),
     )
     yield (
-        ShapeError, "[write] target is q8_0: start 0 and extent 16 of the last axis must be multiples of 32",
+        ShapeError,
+        "[write] target is q8_0: start 0 and extent 16 of the last axis must be multiples of 32",
         lambda: ops.write(leaf("t", (2, 64), q8_0), leaf("v", (2, 16)), start=(0, 0)),
     )
     yield (
-        ShapeError, "[attention] q has 4 heads, k 0: the first must be a multiple of the second",
+        ShapeError,
+        "[attention] q has 4 heads, k 0: the first must be a multiple of the second",
         lambda: ops.attention(leaf("q", (1, 4, 2, 8)), leaf("k", (1, 0, 2, 8)), leaf("v", (1, 0, 2, 8)), scale=1.0),
     )
 
@@ -264,8 +282,14 @@ def test_nothing_can_be_declared_twice():
         return x
 
     with pytest.raises(AssertionError, match="op square is declared twice"):
-        op(shape=rules.same_as("x"), dtype=rules.like("x"), work=rules.nothing, cases=[], accepts={"x": (f32,)},
-           tolerance="E")(square)
+        op(
+            shape=rules.same_as("x"),
+            dtype=rules.like("x"),
+            work=rules.nothing,
+            cases=[],
+            accepts={"x": (f32,)},
+            tolerance="E",
+        )(square)
 
 
 def test_draws_are_what_they_say():

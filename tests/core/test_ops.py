@@ -23,7 +23,7 @@ def F(*values):
     return np.array(values, np.float32)
 
 
-def I(*values):
+def ids(*values):
     return np.array(values, np.int32)
 
 
@@ -162,10 +162,13 @@ def test_copies_keep_the_bits_of_nan_and_zero():
     bits = np.array([0x7FC12345, 0xFF812345, 0x80000000, 0x00000001], np.uint32)
     x = bits.view(np.float32)
     for y in (
-        ops.contiguous.run(x), ops.cast.run(x, dtype=f32), ops.tile.run(x, repeats=(1,)),
-        ops.concatenate.run(x, x[:0], axis=0), ops.write.run(np.zeros(4, np.float32), x, start=(0,)),
-        ops.take_rows.run(x.reshape(4, 1), I(0, 1, 2, 3))[:, 0],
-        ops.put_rows.run(np.zeros((4, 1), np.float32), x.reshape(4, 1), I(0, 1, 2, 3))[:, 0],
+        ops.contiguous.run(x),
+        ops.cast.run(x, dtype=f32),
+        ops.tile.run(x, repeats=(1,)),
+        ops.concatenate.run(x, x[:0], axis=0),
+        ops.write.run(np.zeros(4, np.float32), x, start=(0,)),
+        ops.take_rows.run(x.reshape(4, 1), ids(0, 1, 2, 3))[:, 0],
+        ops.put_rows.run(np.zeros((4, 1), np.float32), x.reshape(4, 1), ids(0, 1, 2, 3))[:, 0],
     ):
         assert y.view(np.uint32).tolist() == bits.tolist()
 
@@ -178,8 +181,12 @@ def test_casts_of_floats(row):
         np.testing.assert_array_equal(
             ops.cast.run(x, dtype=bf16).astype(np.float32), x.astype(ml_dtypes.bfloat16).astype(np.float32)
         )
-    for dtype, info in ((i8, np.iinfo(np.int8)), (i16, np.iinfo(np.int16)), (i32, np.iinfo(np.int32)),
-                        (i64, np.iinfo(np.int64))):
+    for dtype, info in (
+        (i8, np.iinfo(np.int8)),
+        (i16, np.iinfo(np.int16)),
+        (i32, np.iinfo(np.int32)),
+        (i64, np.iinfo(np.int64)),
+    ):
         want = [0 if math.isnan(v) else min(max(v, info.min), info.max) for v in map(float, x)]
         assert ops.cast.run(x, dtype=dtype).tolist() == [math.trunc(v) for v in want]
 
@@ -253,10 +260,10 @@ def test_tile_and_concatenate_are_numpys():
 
 def test_take_rows_reads_zeros_for_bad_rows():
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    y, found = faults_of(lambda: ops.take_rows.run(x, I(3, -1, 0, 7)))
+    y, found = faults_of(lambda: ops.take_rows.run(x, ids(3, -1, 0, 7)))
     assert y.tolist() == [[9, 10, 11], [0, 0, 0], [0, 1, 2], [0, 0, 0]]
     assert [(f.kind, f.operand, f.value) for f in found] == [("index", "rows", -1)]
-    empty, found = faults_of(lambda: ops.take_rows.run(x[:0], I(0)))
+    empty, found = faults_of(lambda: ops.take_rows.run(x[:0], ids(0)))
     assert empty.tolist() == [[0, 0, 0]]
     assert found[0].value == 0
 
@@ -266,22 +273,25 @@ def test_take_rows_decodes_and_has_batches():
     rows = np.array([[4, 0, 4], [1, 1, 2]], np.int64)
     want = np.stack([q8_0.decode(q8_0.encode(x))[b][rows[b]] for b in range(2)])
     np.testing.assert_array_equal(ops.take_rows.run(ops.cast.run(x, dtype=q8_0), rows), want)
-    assert ops.take_rows.run(np.ones((2, 3), np.int32), I(1)).dtype == np.int32
-    assert ops.take_rows.run(np.ones((2, 3), np.float16), I(1)).dtype == np.float32
+    assert ops.take_rows.run(np.ones((2, 3), np.int32), ids(1)).dtype == np.int32
+    assert ops.take_rows.run(np.ones((2, 3), np.float16), ids(1)).dtype == np.float32
 
 
 def test_put_rows_skips_padding_and_reports_the_rest():
     target, x = np.zeros((4, 2), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2) + 1
-    y, found = faults_of(lambda: ops.put_rows.run(target, x, I(2, -1, 4, -2)))
+    y, found = faults_of(lambda: ops.put_rows.run(target, x, ids(2, -1, 4, -2)))
     assert y.tolist() == [[0, 0], [0, 0], [1, 2], [0, 0]]
     assert [(f.kind, f.operand, f.value) for f in found] == [("index", "rows", 4)]
-    _, found = faults_of(lambda: ops.put_rows.run(target, x, I(2, -1, -1, 3)))
+    _, found = faults_of(lambda: ops.put_rows.run(target, x, ids(2, -1, -1, 3)))
     assert not found
 
 
 def test_put_rows_with_cyclic_rows_by_loops():
     rng = np.random.default_rng(0)
-    target, x = rng.standard_normal((4, 6, 9, 3)).astype(np.float16), rng.standard_normal((4, 6, 2, 3)).astype(np.float32)
+    target, x = (
+        rng.standard_normal((4, 6, 9, 3)).astype(np.float16),
+        rng.standard_normal((4, 6, 2, 3)).astype(np.float32),
+    )
     rows = np.array([[[8, 1], [0, 3], [5, 2]], [[4, 7], [1, 0], [2, 6]]], np.int64)  # (2, 3, 2)
     want = target.copy()
     for b3 in range(4):
@@ -294,7 +304,7 @@ def test_put_rows_with_cyclic_rows_by_loops():
 def test_nan_in_a_skipped_row_of_a_block_cache_is_no_fault():
     target = ops.cast.run(np.full((3, 32), 127, np.float32), dtype=q8_0)
     x = np.stack([np.full(32, NAN), np.full(32, 5 * 127)]).astype(np.float32)
-    y, found = faults_of(lambda: ops.put_rows.run(target, x, I(-1, 1)))
+    y, found = faults_of(lambda: ops.put_rows.run(target, x, ids(-1, 1)))
     assert not found
     assert decoded(y)[:, 0].tolist() == [127, 5 * 127, 127]
 
@@ -327,7 +337,11 @@ def softmax_by_hand(x, mask, sinks, scale, max_bias):
         for h in range(H):
             slope = 1.0
             if max_bias > 0:
-                slope = 2 ** (-max_bias / power * (h + 1)) if h < power else 2 ** (-max_bias / power / 2 * (2 * (h - power) + 1))
+                slope = (
+                    2 ** (-max_bias / power * (h + 1))
+                    if h < power
+                    else 2 ** (-max_bias / power / 2 * (2 * (h - power) + 1))
+                )
             for m in range(M):
                 z = [scale * float(x[s, h, m, n]) for n in range(N)]
                 if mask is not None:
@@ -343,7 +357,12 @@ def softmax_by_hand(x, mask, sinks, scale, max_bias):
 @given(seeds)
 def test_softmax_by_loops(seed):
     rng = np.random.default_rng(seed)
-    S, H, M, N = 2 * int(rng.integers(1, 3)), int(rng.choice([1, 2, 3, 6, 12])), int(rng.integers(1, 4)), int(rng.integers(1, 6))
+    S, H, M, N = (
+        2 * int(rng.integers(1, 3)),
+        int(rng.choice([1, 2, 3, 6, 12])),
+        int(rng.integers(1, 4)),
+        int(rng.integers(1, 6)),
+    )
     x = (rng.standard_normal((S, H, M, N)) * 10).astype(np.float32)
     mask = rng.standard_normal((2, H, M + 1, N)).astype(np.float16) if seed % 3 else None
     if mask is not None:
@@ -377,7 +396,10 @@ def test_edges_of_softmax():
 def test_products_by_einsum(seed):
     rng = np.random.default_rng(seed)
     B, g, M, N, K = (int(v) for v in rng.integers(1, 4, 5))
-    x, w = rng.standard_normal((2, B * g, M, K)).astype(np.float32), rng.standard_normal((2, B, N, K)).astype(np.float32)
+    x, w = (
+        rng.standard_normal((2, B * g, M, K)).astype(np.float32),
+        rng.standard_normal((2, B, N, K)).astype(np.float32),
+    )
     spread = np.repeat(w, g, axis=1).astype(np.float64)
     want = np.einsum("abmk,abnk->abmn", x.astype(np.float64), spread)
     np.testing.assert_allclose(ops.linear.run(x, w), want, rtol=1e-5, atol=1e-6)
@@ -426,22 +448,30 @@ FOUR = F(1, 2, 3, 4).reshape(1, 1, 1, 4)
 @pytest.mark.parametrize(
     ("x", "positions", "attrs", "want"),
     [
-        (FOUR, I(3), {"mode": "normal", "n_dims": 4}, [-1.272233, -1.838865, 2.878668, 4.088187]),
-        (FOUR, I(3), {"mode": "neox", "n_dims": 4}, [-1.413353, 1.879118, -2.828857, 4.058191]),
+        (FOUR, ids(3), {"mode": "normal", "n_dims": 4}, [-1.272233, -1.838865, 2.878668, 4.088187]),
+        (FOUR, ids(3), {"mode": "neox", "n_dims": 4}, [-1.413353, 1.879118, -2.828857, 4.058191]),
         (
-            FOUR, I(3), {"mode": "neox", "n_dims": 4, "scale": 0.25, "ext_factor": 1, "original_context": 64},
+            FOUR,
+            ids(3),
+            {"mode": "neox", "n_dims": 4, "scale": 0.25, "ext_factor": 1, "original_context": 64},
             [-1.609285, 2.243036, -3.221020, 4.571469],
         ),
         (
-            EIGHT, I(1, 2, 3, 4).reshape(4, 1), {"mode": "mrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
+            EIGHT,
+            ids(1, 2, 3, 4).reshape(4, 1),
+            {"mode": "mrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
             [-0.301169, 0.895171, 0.979801, 0.996996, 1.381773, 1.094838, 1.019799, 1.002995],
         ),
         (
-            EIGHT, I(1, 2, 3, 4).reshape(4, 1), {"mode": "imrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
+            EIGHT,
+            ids(1, 2, 3, 4).reshape(4, 1),
+            {"mode": "imrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
             [-0.301169, 0.781397, 0.969555, 0.999000, 1.381773, 1.178736, 1.029546, 1.001000],
         ),
         (
-            EIGHT, I(1, 2, 0, 0).reshape(4, 1), {"mode": "vision", "n_dims": 4, "sections": (2, 2, 0, 0)},
+            EIGHT,
+            ids(1, 2, 0, 0).reshape(4, 1),
+            {"mode": "vision", "n_dims": 4, "sections": (2, 2, 0, 0)},
             [-0.301169, 0.989950, -1.325444, 0.979801, 1.381773, 1.009950, 0.493151, 1.019799],
         ),
     ],
@@ -464,7 +494,9 @@ def test_rope_by_loops(seed):
     mode = ["normal", "neox"][seed % 2]
     x = rng.standard_normal((2, 3, 2, D)).astype(np.float32)
     positions, factors = rng.integers(-50, 50, 3).astype(np.int32), rng.uniform(1, 4, n // 2).astype(np.float32)
-    got = ops.rope.run(x, positions, factors, mode=mode, n_dims=n, offset=offset, base=500.0, scale=0.5, attn_factor=1.5)
+    got = ops.rope.run(
+        x, positions, factors, mode=mode, n_dims=n, offset=offset, base=500.0, scale=0.5, attn_factor=1.5
+    )
     want = x.astype(np.float64)
     for t in range(3):
         for i in range(n // 2):
@@ -477,7 +509,7 @@ def test_rope_by_loops(seed):
 
 def test_channels_outside_are_copied():
     x = np.random.default_rng(0).standard_normal((1, 2, 1, 8)).astype(np.float16)
-    y = ops.rope.run(x, I(5, 6), mode="neox", n_dims=4)
+    y = ops.rope.run(x, ids(5, 6), mode="neox", n_dims=4)
     np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
     assert (y[..., :4] != x[..., :4]).any()
     assert y.dtype == np.float16
@@ -496,10 +528,10 @@ Q2 = F(1, 0, 0, 1).reshape(1, 1, 2, 2)
     [
         (Q1, {"mask": F(0, -INF, -0.5).reshape(1, 3)}, {}, [2.510163, 3.510163]),
         (Q1, {"mask": F(0, -INF, -0.5).reshape(1, 3), "sinks": F(0.25)}, {}, [1.690605, 2.364109]),
-        (Q1, {"kv_len": I(2)}, {}, [1.755081, 2.755081]),
-        (Q2, {"kv_len": I(3)}, {"causal": True}, [1.755081, 2.755081, 3.301910, 4.301910]),
-        (Q2, {"kv_len": I(3)}, {"causal": True, "window": 2}, [1.755081, 2.755081, 4, 5]),
-        (Q2, {"kv_len": I(1)}, {"causal": True}, [0, 0, 1, 2]),
+        (Q1, {"kv_len": ids(2)}, {}, [1.755081, 2.755081]),
+        (Q2, {"kv_len": ids(3)}, {"causal": True}, [1.755081, 2.755081, 3.301910, 4.301910]),
+        (Q2, {"kv_len": ids(3)}, {"causal": True, "window": 2}, [1.755081, 2.755081, 4, 5]),
+        (Q2, {"kv_len": ids(1)}, {"causal": True}, [0, 0, 1, 2]),
     ],
 )
 def test_golden_attention(q, operands, attrs, want):
@@ -538,7 +570,10 @@ def test_attention_by_loops(seed):
     softcap = 3.0 if seed % 5 else 0.0
     bias = 8.0 if mask is not None and seed % 7 else 0.0
     power = 2 ** math.floor(math.log2(H))
-    slope = [2 ** (-bias / power * (h + 1)) if h < power else 2 ** (-bias / power / 2 * (2 * (h - power) + 1)) for h in range(H)]
+    slope = [
+        2 ** (-bias / power * (h + 1)) if h < power else 2 ** (-bias / power / 2 * (2 * (h - power) + 1))
+        for h in range(H)
+    ]
     got = ops.attention.run(q, k, v, mask, sinks, scale=0.4, logit_softcap=softcap, max_bias=bias)
     np.testing.assert_allclose(got, attention_by_hand(q, k, v, mask, sinks, 0.4, softcap, slope), rtol=2e-6, atol=1e-6)
 
@@ -548,12 +583,12 @@ def test_rows_of_a_cache_are_a_gather():
     q = rng.standard_normal((2, 2, 3, 4)).astype(np.float32)
     k, v = (rng.standard_normal((1, 1, 9, 4)).astype(np.float32) for _ in range(2))
     rows = np.array([[8, 2, 2, 0, -1], [1, 3, 5, 7, 40]], np.int32)
-    length = I(4, 4)
+    length = ids(4, 4)
     got, found = faults_of(lambda: ops.attention.run(q, k, v, kv_rows=rows, kv_len=length, scale=0.5, causal=True))
     assert not found, "entries behind kv_len are not looked at"
     gathered = [np.concatenate([c[0, :, rows[s, :4]].transpose(1, 0, 2)[None] for s in range(2)]) for c in (k, v)]
     np.testing.assert_allclose(got, ops.attention.run(q, *gathered, scale=0.5, causal=True), rtol=1e-6)
-    got, found = faults_of(lambda: ops.attention.run(q, k, v, kv_rows=rows, kv_len=I(5, 5), scale=0.5))
+    got, found = faults_of(lambda: ops.attention.run(q, k, v, kv_rows=rows, kv_len=ids(5, 5), scale=0.5))
     assert [(f.operand, f.value) for f in found] == [("kv_rows", 40)]
     np.testing.assert_allclose(got, ops.attention.run(q, *gathered, scale=0.5), rtol=1e-6)
 
@@ -562,8 +597,12 @@ def test_hidden_columns_are_never_read():
     q, k, v = Q2, K1.copy(), V1.copy()
     k[0, 0, 0] = v[0, 0, 0] = NAN
     mask = np.tile(F(-INF, 0, 0), (2, 1))
-    near(ops.attention.run(q, k, v, mask, scale=0.5), ops.attention.run(q, K1[:, :, 1:], V1[:, :, 1:], scale=0.5).ravel())
-    causal = ops.attention.run(q, K1, np.where(np.arange(3)[:, None] == 2, INF, V1).astype(np.float32), scale=0.5, causal=True)
+    near(
+        ops.attention.run(q, k, v, mask, scale=0.5), ops.attention.run(q, K1[:, :, 1:], V1[:, :, 1:], scale=0.5).ravel()
+    )
+    causal = ops.attention.run(
+        q, K1, np.where(np.arange(3)[:, None] == 2, INF, V1).astype(np.float32), scale=0.5, causal=True
+    )
     near(causal[0, 0], [1.755081, 2.755081])
     assert (causal[0, 1] == INF).all()
 
@@ -576,7 +615,7 @@ def test_nan_in_a_mask_entry_keeps_the_column():
 
 def test_lengths_outside_give_zeros():
     q, k, v = (np.repeat(a, 3, axis=0) for a in (Q1, K1, V1))
-    y, found = faults_of(lambda: ops.attention.run(q, k, v, kv_len=I(-1, 4, 2), scale=0.5))
+    y, found = faults_of(lambda: ops.attention.run(q, k, v, kv_len=ids(-1, 4, 2), scale=0.5))
     assert not y[:2].any()
     near(y[2], [1.755081, 2.755081])
     assert [(f.operand, f.value) for f in found] == [("kv_len", -1), ("kv_len", 4)]

@@ -23,8 +23,22 @@ from .graph import Attr, Attrs, Tensor, node, view
 from .spec import Shape, Spec, View
 
 __all__ = [
-    "OPS", "Array", "Call", "Case", "Draw", "Fault", "Op", "Work", "bad_index", "case", "collect", "ints", "op", "rand",
-    "recast", "values",
+    "OPS",
+    "Array",
+    "Call",
+    "Case",
+    "Draw",
+    "Fault",
+    "Op",
+    "Work",
+    "bad_index",
+    "case",
+    "collect",
+    "ints",
+    "op",
+    "rand",
+    "recast",
+    "values",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +96,10 @@ def recast(array: Array, dtype: DType, operand: str = "x") -> Array:
 
 @dataclass(frozen=True)
 class Work:
-    """What one step costs on any device. multiply_adds: scalar multiply-adds; nbytes: bytes read once plus bytes written once."""
+    """What one step costs on any device.
+
+    multiply_adds: scalar multiply-adds. nbytes: bytes read once plus bytes written once.
+    """
 
     multiply_adds: int
     nbytes: int
@@ -143,7 +160,8 @@ class Draw:
     def draw(self, rng: np.random.Generator) -> Array:
         """float64 (or int64) values; the runner casts them to the dtype under test."""
         if self.fixed is not None:
-            return np.array(self.fixed, np.float64 if self.dtype is None or self.dtype.is_float else np.int64).reshape(self.shape)
+            kind = np.float64 if self.dtype is None or self.dtype.is_float else np.int64
+            return np.array(self.fixed, kind).reshape(self.shape)
         if self.dtype is not None and self.dtype.is_integer:
             return rng.integers(int(self.low), int(self.high), self.shape, dtype=np.int64)
         array = rng.uniform(self.low, self.high, self.shape)
@@ -223,7 +241,10 @@ class Op:
         return Case({k: v for k, v in named.items() if v is not None}, attrs, raw.raises)
 
     def complete(self, attrs: Mapping[str, Any]) -> Attrs:
-        """All attributes, defaults filled in, values made plain. Raises AttributeValueError for an unknown or missing one."""
+        """All attributes, defaults filled in, values made plain.
+
+        Raises: AttributeValueError for an unknown or missing one, or a value of another type.
+        """
         if unknown := sorted(attrs.keys() - set(self.attrs)):
             has = ", ".join(self.attrs) or "none"
             raise AttributeValueError(f"[{self.name}] has no attribute {unknown[0]!r}; it has: {has}")
@@ -402,8 +423,18 @@ def op(
         new = Op(
             body,
             declared=Declared(
-                shape=shape, dtype=dtype, work=work, cases=tuple(cases), accepts=frozen, check=check, view=view,
-                inplace=tuple(inplace), updates=updates, tolerance=tolerance, slack=slack, priority=priority,
+                shape=shape,
+                dtype=dtype,
+                work=work,
+                cases=tuple(cases),
+                accepts=frozen,
+                check=check,
+                view=view,
+                inplace=tuple(inplace),
+                updates=updates,
+                tolerance=tolerance,
+                slack=slack,
+                priority=priority,
                 stored=stored,
             ),
         )
@@ -428,7 +459,10 @@ def _plain(value: Any) -> Attr:
 
 
 _TYPE_WORDS = {
-    "float": "a number", "int": "a whole number", "bool": "True or False", "str": "text or a dtype",
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "True or False",
+    "str": "text or a dtype",
     "Shape": "a tuple of whole numbers",
 }
 
@@ -455,5 +489,3 @@ def dtype_attr(call: Call, name: str = "dtype") -> DType:
         return by_name(call.attr(name))
     except DTypeError as e:
         raise call.dtype_error(str(e)) from None
-
-

@@ -1,4 +1,4 @@
-"""The reference device: host memory and the ops' own numpy bodies. It takes every op, and comes last when work is placed.
+"""The reference device: host memory and the ops' own numpy bodies. It takes every op, and is the last resort.
 
 `StepCall` is also how a simulated device computes: it needs only the bytes of a buffer.
 """
@@ -40,7 +40,15 @@ from .backend import (
 from .dtypes.arrays import decoded, element
 from .op import OPS, Fault, Op, collect
 
-__all__ = ["HostBuffer", "ReferenceBackend", "ReferenceDevice", "StepCall", "array_at", "fault_error", "kernels_of_all_ops"]
+__all__ = [
+    "HostBuffer",
+    "ReferenceBackend",
+    "ReferenceDevice",
+    "StepCall",
+    "array_at",
+    "fault_error",
+    "kernels_of_all_ops",
+]
 
 Bytes = NDArray[np.uint8]
 Decode = Callable[[Place, Bytes], np.ndarray[Any, Any]]
@@ -113,7 +121,7 @@ class StepCall:
         arrays = list(self.arrays)
         if self.decode is not None and not self.op.stored:
             for i, (place, raw) in enumerate(zip(self.places, self.raws, strict=True)):
-                if place is not None and raw is not None and place.spec.role == "constant" and place.spec.dtype.is_block:
+                if place is not None and raw is not None and _is_coded_constant(place.spec):
                     arrays[i] = self.decode(place, raw)
         return arrays
 
@@ -124,6 +132,10 @@ class StepCall:
         if not _same_window(target, self.out):
             self.out[...] = target
         self.op.evaluate([self.out, *self.arrays[1:]], self.attrs, self.dtype)
+
+
+def _is_coded_constant(spec: Spec) -> bool:
+    return spec.role == "constant" and spec.dtype.is_block
 
 
 def _same_window(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
@@ -158,7 +170,7 @@ class HostBuffer:
 
 
 class ReferenceDevice(Device):
-    """Buffers are arrays of bytes in host memory. A place of `memory` is unknown: it is the host's."""
+    """Buffers are arrays of bytes in host memory. `memory` stays unknown: it is the host's."""
 
     name = "reference:0"
     target = Target(kind="reference", arch="numpy", rates=Rates(multiply_adds=1e9, nbytes=1e9, launch=3e-5))
@@ -187,7 +199,7 @@ class ReferenceDevice(Device):
     def borrow(self, data: memoryview) -> Buffer | None:
         return HostBuffer(np.frombuffer(data, np.uint8) if data.nbytes else np.zeros(0, np.uint8))
 
-    def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:  # noqa: ARG002 - numpy finds its own
+    def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
         steps = [placed for group in run for placed in group.steps]
         return ReferenceProgram([StepCall(placed, lambda buffer: buffer.bytes, self._decode) for placed in steps])
 
@@ -228,5 +240,5 @@ class ReferenceBackend(Backend):
     def targets(self) -> Sequence[Target]:
         return (ReferenceDevice.target,)
 
-    def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:  # noqa: ARG002 - numpy takes any strides
-        return ("any",) * len(step.operands)
+    def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
+        return tuple(["any"] * len(step.operands))

@@ -16,7 +16,7 @@ from .op import Array, Call, Check, DTypeRule, ShapeRule, Work, WorkRule, bad_in
 from .spec import Shape, Spec
 
 F = (f32, f16, bf16)
-I = (i32, i8, i16, i64)  # noqa: E741 - the letter of the op table
+I = (i32, i8, i16, i64)
 Q = tuple(dtype for dtype in DTYPES.values() if dtype.is_block)
 ANY = (f32, *(dtype for dtype in DTYPES.values() if dtype is not f32))
 ROWS = (i32, i64)
@@ -108,9 +108,10 @@ def axis_of(call: Call, rank: int) -> int:
 def multiple(call: Call, big: str, axis: int, small: str, small_axis: int) -> None:
     """A batch extent of `big` must be a multiple of that of `small`; a missing axis counts as 1."""
     B, b = _extent(call[big].shape, axis), _extent(call[small].shape, small_axis)
-    if B != b and (b == 0 or B % b):
+    if b != B and (b == 0 or B % b):
         raise call.shape_error(
-            f"{big} has {B} on axis {axis} and {small} {b} on axis {small_axis}: the first must be a multiple of the second"
+            f"{big} has {B} on axis {axis} and {small} {b} on axis {small_axis}: "
+            "the first must be a multiple of the second"
         )
 
 

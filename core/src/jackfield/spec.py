@@ -18,7 +18,15 @@ from .dtypes import DType, of_numpy
 from .errors import ShapeError
 
 __all__ = [
-    "MAX_NBYTES", "Role", "Shape", "Spec", "View", "broadcast_view", "reshape_view", "slice_view", "transpose_view",
+    "MAX_NBYTES",
+    "Role",
+    "Shape",
+    "Spec",
+    "View",
+    "broadcast_view",
+    "reshape_view",
+    "slice_view",
+    "transpose_view",
 ]
 
 Shape = tuple[int, ...]

@@ -8,6 +8,16 @@ from .claims import claims
 from .direct import Outcome, Refused, run
 
 __all__ = [
-    "Example", "Outcome", "Refused", "claims", "compare", "examples", "expected", "faults_agree", "made", "mistakes", "run",
+    "Example",
+    "Outcome",
+    "Refused",
+    "claims",
+    "compare",
+    "examples",
+    "expected",
+    "faults_agree",
+    "made",
+    "mistakes",
+    "run",
     "wrong_uses",
 ]

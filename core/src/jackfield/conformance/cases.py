@@ -83,7 +83,7 @@ def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
         low = 0 if dtype.name == "u8" else -100
         return convert(rng.integers(low, 101, draw.shape), dtype)[0]
     if draw.fixed is None and dtype is bool_:
-        return np.asarray(rng.random(draw.shape) < 0.5)  # noqa: PLR2004 - a fair coin
+        return np.asarray(rng.random(draw.shape) < 0.5)
     return convert(np.asarray(draw.draw(rng)), dtype)[0].reshape(_stored_shape(draw.shape, dtype))
 
 
@@ -203,7 +203,8 @@ def _relaid(plain: Example, layout: Layout) -> Example | None:
     for names in ((), *((name,) for name in plain.views)):  # an operand that must have dense rows gets them
         tried = cut | {name: _cut(plain, name, "rows") for name in names}
         changed = replace(
-            plain, layout=layout,
+            plain,
+            layout=layout,
             bases={name: base for name, (base, _) in tried.items()},
             views={name: view for name, (_, view) in tried.items()},
         )

@@ -1,9 +1,9 @@
 """Is a device's result the oracle's? By the tolerance class of the op; an op may widen its class, a device may not.
 
-E: equal bits. A: one unit in the last place. T: 2e-6 of the value and 1e-6. R: 1e-5 of the row's largest value and 1e-6,
-and NMSE 1e-9. M: 1e-5 (f16 2e-3, bf16 1e-2 operands) of the sum of magnitudes and 1e-7. Q, for a product with a block
-dtype: NMSE 5e-4. N: NMSE 1e-8 for f32, 1e-5 for f16 and bf16, 5e-4 for block operands. f16 and bf16 results may be off
-by one unit in the last place besides. NMSE = sum((a - b)^2) / sum(b^2).
+E: equal bits. A: one unit in the last place. T: 2e-6 of the value and 1e-6. R: 1e-5 of the row's largest value and
+1e-6, and NMSE 1e-9. M: 1e-5 (f16 2e-3, bf16 1e-2 operands) of the sum of magnitudes and 1e-7. Q, for a product with a
+block dtype: NMSE 5e-4. N: NMSE 1e-8 for f32, 1e-5 for f16 and bf16, 5e-4 for block operands. f16 and bf16 results may
+be off by one unit in the last place besides. NMSE = sum((a - b)^2) / sum(b^2).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _top_k(x: Array, got: Array, want: Array) -> str:
         return f"an index outside 0 to {x.shape[-1] - 1}"
     if (np.diff(np.sort(got, -1), axis=-1) == 0).any():
         return "an index twice in one row"
-    values = [np.sort(np.take_along_axis(x, i.astype(np.int64), -1), -1) for i in (got, want)]
-    return "" if np.array_equal(*values, equal_nan=True) else "not the largest values"
+    a, b = (np.sort(np.take_along_axis(x, i.astype(np.int64), -1), -1) for i in (got, want))
+    return "" if np.array_equal(a, b, equal_nan=True) else "not the largest values"
 
 
 def _equal(example: Example, got: Array, want: Array) -> str:
@@ -121,7 +121,7 @@ def _close(example: Example, arrays: list[Array | None], got: Array, want: Array
     if nmse is not None and ratio > nmse and error.max() > TINY:
         return f"NMSE {ratio:.2g}, at most {nmse:g}"
     if bound is None:
-        return "" if power else _worst(got, want, error > 1e-6, "must be near")  # noqa: PLR2004 - zeros have no NMSE
+        return "" if power else _worst(got, want, error > 1e-6, "must be near")
     return _worst(got, want, error > bound, "is too far off")
 
 
@@ -136,7 +136,7 @@ def _bounds(example: Example, arrays: list[Array | None], want: Array) -> tuple[
         "T": lambda: (ulp + 1e-6 + (2e-6 * size if dtype is f32 else 0), None),
         "R": lambda: (ulp + 1e-5 * _row_max(size) + 1e-6, 1e-9 if dtype is f32 else None),
         "M": lambda: (None, 5e-4) if blocks else (ulp + _factor(example) * _magnitude(example, arrays) + 1e-7, None),
-        "N": lambda: (None, 5e-4 if blocks else 1e-5 if _factor(example) > 1e-5 else 1e-8),  # noqa: PLR2004
+        "N": lambda: (None, 5e-4 if blocks else 1e-5 if _factor(example) > 1e-5 else 1e-8),
     }
     bound, nmse = laws[op.tolerance]()
     if bound is not None and op.declared.slack is not None:

@@ -1,7 +1,7 @@
 """Run one example on one device without a planner: operands, result and guard bytes in one buffer of the device.
 
-This is what a planner does for one step, and no more: it honours `reads`, `pack`, `scratch` and `result_nbytes`. It sees
-what a planner can't: bytes changed outside the result, operands that were written to, results left unwritten.
+This is what a planner does for one step, and no more: it honours `reads`, `pack`, `scratch` and `result_nbytes`. It
+sees what a planner can't: bytes changed outside the result, operands that were written to, results left unwritten.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Outcome:
     damage: str
 
 
-class Refused(Exception):  # noqa: N818 - it is no error: the device said so beforehand
+class Refused(Exception):
     """The device does not take this step; the text is its reason."""
 
 
@@ -73,9 +73,7 @@ def run(example: Example, backend: Backend, device: Device) -> Outcome:
     return _execute(arena, step, offsets, result_at, backend, device)
 
 
-def _readable(
-    example: Example, backend: Backend, device: Device
-) -> tuple[Step, list[View | None], list[Spec | None]]:
+def _readable(example: Example, backend: Backend, device: Device) -> tuple[Step, list[View | None], list[Spec | None]]:
     """The step as a planner would pose it: operands that the kernel does not read strided are dense."""
     step = step_of(example)
     names = example.op.operands
@@ -85,10 +83,13 @@ def _readable(
         if view is None or reads == "any" or view.spec.is_dense or (reads == "rows" and view.spec.rows_are_dense):
             continue
         if example.op.updates and i == 0:
-            raise Refused(Reason(f"{step.op}: a strided {names[0]} is not read, and a target can't be copied", "layout"))
+            text = f"{step.op}: a strided {names[0]} is not read, and a target can't be copied"
+            raise Refused(Reason(text, "layout"))
         views[i], bases[i] = View(view.spec.dense(), 0), view.spec.dense()
     specs = tuple(None if view is None else view.spec for view in views)
-    result = step.result if not example.op.updates else replace(step.result, strides=specs[0].strides if specs[0] else ())
+    result = step.result
+    if example.op.updates and specs[0] is not None:
+        result = replace(result, strides=specs[0].strides)
     return replace(step, operands=specs, result=result), views, bases
 
 
@@ -133,9 +134,7 @@ def window_on(raw: NDArray[np.uint8], offset: int, spec: Spec) -> Array:
     return np.ndarray(spec.units, element(spec.dtype), raw.data, offset, spec.byte_strides)
 
 
-def _place_result(
-    example: Example, step: Step, offsets: list[int | None], arena: _Arena, device: Device
-) -> int:
+def _place_result(example: Example, step: Step, offsets: list[int | None], arena: _Arena, device: Device) -> int:
     if example.op.updates:
         assert offsets[0] is not None
         return offsets[0]
@@ -158,7 +157,7 @@ def _execute(
 
     try:
         main = alloc(before.nbytes, Usage.COMPUTE)
-        device.write(main, 0, memoryview(before))
+        device.write(main, 0, before.data)
         places = [
             None if spec is None or at is None else _operand(spec, at, main, before, step, backend, device, alloc)
             for spec, at in zip(step.operands, offsets, strict=True)
@@ -170,7 +169,7 @@ def _execute(
         program = device.compile([Group((placed,))], scratch)
         fault = _run(program.run, program.check, device)
         after = np.zeros_like(before)
-        device.read(main, 0, memoryview(after))
+        device.read(main, 0, after.data)
     finally:
         for buffer in buffers:
             device.free(buffer)
@@ -189,7 +188,13 @@ def _run(start: Callable[[], None], check: Callable[[], None], device: Device) -
 
 
 def _operand(
-    spec: Spec, at: int, main: Buffer, image: NDArray[np.uint8], step: Step, backend: Backend, device: Device,
+    spec: Spec,
+    at: int,
+    main: Buffer,
+    image: NDArray[np.uint8],
+    step: Step,
+    backend: Backend,
+    device: Device,
     alloc: Callable[[int, Usage], Buffer],
 ) -> Place:
     """Where an operand lies: in the main buffer, or, for a constant, in its own in the layout the device asks for."""
@@ -199,10 +204,10 @@ def _operand(
     packing = backend.pack(spec, [step], device.target)
     if packing is not None:
         packed = np.zeros(packing.nbytes, np.uint8)
-        packing.pack(memoryview(plain), memoryview(packed))
+        packing.pack(plain.data, packed.data)
         plain, spec = packed, replace(spec, layout=packing.name)
     buffer = alloc(plain.nbytes, Usage.CONSTANT)
-    device.write(buffer, 0, memoryview(plain))
+    device.write(buffer, 0, plain.data)
     return Place(buffer, 0, spec)
 
 

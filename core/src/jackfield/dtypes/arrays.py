@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jackfield.dtypes.dtype import REGISTERED, DType
-from jackfield.dtypes.table import bf16, f32, of_numpy
+from jackfield.dtypes.table import bf16, of_numpy
 
 Array = np.ndarray[Any, Any]
 
@@ -79,7 +79,8 @@ def _integers(x: Array, plain: np.dtype[Any]) -> Array:
     whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
     inside = np.clip(whole, info.min, float(info.max))
     # float(i64.max) is 2**63, one too many: set it, and what lies beyond, by hand.
-    return np.where(whole >= float(info.max), info.max, np.where(inside < 2.0**63, inside, 0).astype(plain)).astype(plain)
+    below = np.where(inside < 2.0**63, inside, 0).astype(plain)
+    return np.where(whole >= float(info.max), info.max, below).astype(plain)
 
 
 def _bf16(x: Array) -> Array:
@@ -101,12 +102,12 @@ def _encoded(x: Array, dtype: DType) -> tuple[Array, int | None]:
     assert codec is not None
     shape = (*x.shape[:-1], x.shape[-1] // dtype.block)
     blocks = x.reshape(-1, dtype.block)
-    bad = ~np.isfinite(blocks).all(axis=1)
-    blocks = np.where(bad[:, None], f32.numpy.type(0), blocks)
+    bad: Array = np.asarray(~np.isfinite(blocks).all(axis=1))
+    blocks = np.where(bad[:, None], np.float32(0), blocks)
     raw = np.zeros((len(blocks), dtype.block_nbytes), np.uint8)
     if len(blocks):
         codec.encode(blocks, raw)
     for at in codec.scales:
-        bad |= (raw[:, at + 1] & 0x7C) == 0x7C  # noqa: PLR2004 - all exponent bits of an f16 set: inf or NaN
+        bad |= (raw[:, at + 1] & 0x7C) == 0x7C
     raw[bad] = 0
     return raw.view(element(dtype)).reshape(shape), int(bad.argmax()) if bad.any() else None

@@ -28,7 +28,8 @@ def _check_cache(call: Call) -> None:
     (S, H, _, Dk), k, v = padded(call["q"].shape), padded(call["k"].shape), padded(call["v"].shape)
     if k[:3] != v[:3] or k[3] != Dk:
         raise call.shape_error(
-            f"k is {list(k)} and v {list(v)}, q ends in {Dk}: k and v must agree but for the last axis, and k end like q"
+            f"k is {list(k)} and v {list(v)}, q ends in {Dk}: "
+            "k and v must agree but for the last axis, k must end like q"
         )
     if k[1] == 0 or H % k[1]:
         raise call.shape_error(f"q has {H} heads, k {k[1]}: the first must be a multiple of the second")
@@ -49,7 +50,9 @@ def _check_mask(call: Call) -> None:
     S, H, T, _ = padded(call["q"].shape)
     s, h, m, n = padded(mask.shape)
     if m < T or n != _columns(call):
-        raise call.shape_error(f"mask is {list(mask.shape)}, its last axes must be at least {T} and exactly {_columns(call)}")
+        raise call.shape_error(
+            f"mask is {list(mask.shape)}, its last axes must be at least {T} and exactly {_columns(call)}"
+        )
     if call.get("kv_rows") is not None and s != S:
         raise call.shape_error(f"mask has {s} streams, q {S}: with kv_rows they must be equal")
     if s == 0 or h == 0 or S % s or H % h:
@@ -97,9 +100,20 @@ _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
 
 
 @op(
-    shape=_shape, dtype=always(f32), work=_work, tolerance="N", check=_fits, stored=True,
+    shape=_shape,
+    dtype=always(f32),
+    work=_work,
+    tolerance="N",
+    check=_fits,
+    stored=True,
     accepts={
-        "q": (f32,), "k": _CACHE, "v": _CACHE, "mask": (f16, f32), "sinks": (f32,), "kv_rows": (i32,), "kv_len": (i32,)
+        "q": (f32,),
+        "k": _CACHE,
+        "v": _CACHE,
+        "mask": (f16, f32),
+        "sinks": (f32,),
+        "kv_rows": (i32,),
+        "kv_len": (i32,),
     },
     cases=[
         case(_Q, _K, _K, scale=0.18),
@@ -107,29 +121,69 @@ _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
         case(_Q, _K, _K, scale=0.18, causal=True, kv_len=values([5], dtype=i32)),
         case(rand(2, 6, 1, 16), rand(2, 2, 33, 16), rand(2, 2, 33, 8), scale=0.25, kv_len=values([33, 4], dtype=i32)),
         case(_Q, _K, _K, rand(1, 1, 4, 7, shut=0.3), scale=0.18),
-        case(rand(2, 12, 3, 32), rand(2, 4, 7, 32), rand(2, 4, 7, 32), rand(1, 12, 3, 7, shut=0.3), scale=0.18,
-             max_bias=8.0, logit_softcap=5.0),
-        case(_Q, _K, _K, rand(1, 2, 3, 7, shut=0.5), rand(4), scale=0.18, causal=True, window=2,
-             kv_len=values([6], dtype=i32)),
+        case(
+            rand(2, 12, 3, 32),
+            rand(2, 4, 7, 32),
+            rand(2, 4, 7, 32),
+            rand(1, 12, 3, 7, shut=0.3),
+            scale=0.18,
+            max_bias=8.0,
+            logit_softcap=5.0,
+        ),
+        case(
+            _Q,
+            _K,
+            _K,
+            rand(1, 2, 3, 7, shut=0.5),
+            rand(4),
+            scale=0.18,
+            causal=True,
+            window=2,
+            kv_len=values([6], dtype=i32),
+        ),
         case(_Q, _K, _K, scale=0.18, window=3, causal=True),
         case(_Q, _K, _K, scale=0.18, window=2, precision="f32"),
-        case(rand(2, 4, 3, 32), rand(1, 2, 9, 32), rand(1, 2, 9, 32), kv_rows=ints(2, 6, low=-1, high=9),
-             kv_len=values([6, 4], dtype=i32), scale=0.18, causal=True),
+        case(
+            rand(2, 4, 3, 32),
+            rand(1, 2, 9, 32),
+            rand(1, 2, 9, 32),
+            kv_rows=ints(2, 6, low=-1, high=9),
+            kv_len=values([6, 4], dtype=i32),
+            scale=0.18,
+            causal=True,
+        ),
         case(_Q, _K, _K, rand(1, 1, 3, 7, shut=0.5), scale=0.18, kv_limit=7),
         case(_Q, _K, _K, rand(3, 7, shut=1.0), scale=0.18),
         case(_Q, _K, _K, rand(3, 7, shut=1.0), rand(4), scale=0.18),
         case(_Q, _K, _K, scale=0.18, causal=True, kv_len=values([1], dtype=i32)),
         case(_Q, _K, _K, scale=0.18, kv_len=values([0], dtype=i32), sinks=rand(4)),
         case(rand(2, 2, 1, 8), rand(2, 1, 5, 8), rand(2, 1, 5, 8), scale=0.3, kv_len=values([-1, 6], dtype=i32)),
-        case(_Q, values(np.where(np.arange(7)[:, None] % 3, 0.5, NAN) * np.ones((1, 2, 7, 32))), _K,
-             values([[[[-INF, 0.0, 1.0, -INF, -1.0, 0.5, -INF]] * 3]]), scale=0.18),
-        case(_Q, _K, values(np.where(np.arange(7)[:, None] < 5, 0.5, INF) * np.ones((1, 2, 7, 32))), scale=0.18,
-             causal=True),
+        case(
+            _Q,
+            values(np.where(np.arange(7)[:, None] % 3, 0.5, NAN) * np.ones((1, 2, 7, 32))),
+            _K,
+            values([[[[-INF, 0.0, 1.0, -INF, -1.0, 0.5, -INF]] * 3]]),
+            scale=0.18,
+        ),
+        case(
+            _Q,
+            _K,
+            values(np.where(np.arange(7)[:, None] < 5, 0.5, INF) * np.ones((1, 2, 7, 32))),
+            scale=0.18,
+            causal=True,
+        ),
         case(_Q, _K, _K, values([[[[NAN, 0.0, 1.0, -INF, -1.0, 0.5, -INF]] + [[0.0] * 7] * 2]]), scale=0.18),
         case(rand(2, 3, 32), rand(2, 7, 32), rand(2, 7, 32), scale=0.18, causal=True),
         case(rand(1, 3, 33, 32), rand(1, 3, 33, 32), rand(1, 3, 33, 32), scale=0.18, causal=True),
-        case(rand(1, 3, 2, 64), rand(1, 1, 257, 64), rand(1, 1, 257, 64), scale=0.125, causal=True, window=32,
-             kv_len=values([200], dtype=i32)),
+        case(
+            rand(1, 3, 2, 64),
+            rand(1, 1, 257, 64),
+            rand(1, 1, 257, 64),
+            scale=0.125,
+            causal=True,
+            window=32,
+            kv_len=values([200], dtype=i32),
+        ),
         case(rand(1, 2, 3, 8), rand(1, 2, 0, 8), rand(1, 2, 0, 8), scale=0.3),
         case(rand(1, 2, 0, 8), rand(1, 2, 4, 8), rand(1, 2, 4, 8), scale=0.3),
         case(rand(1, 1, 1, 1), rand(1, 1, 1, 1), rand(1, 1, 1, 1), scale=1.0),
@@ -169,8 +223,8 @@ def attention(
     window: int = 0,
     max_bias: float = 0.0,
     logit_softcap: float = 0.0,
-    kv_limit: int = 0,
-    precision: str = "default",
+    kv_limit: int = 0,  # noqa: ARG001 - a hint for devices
+    precision: str = "default",  # noqa: ARG001 - f64 is always enough
 ) -> Array:
     """Each query's average of the values, weighted by the softmax of its products with the keys.
 

@@ -9,14 +9,27 @@ from jackfield.dtypes.arrays import dtype_of
 from jackfield.errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from jackfield.op import Array, Call, Work, case, dtype_attr, ints, op, rand, recast, values
 from jackfield.ops.elementwise import INF, NAN, NASTY
-from jackfield.rules import ANY, F, I, Q, axis_of, like, per_element, rank_of, same_as
+from jackfield.rules import ANY, F, I, Q, axis_of, like, per_element, same_as
 from jackfield.spec import Shape, Spec
 
 _COPY = per_element(0)
+_BAD_BLOCKS = [[0.0] * 32, [65504.0 * 127] * 32, [1.0, NAN] + [0.5] * 30, [-2.0] * 32, [INF] * 32]
+
+
+def _castable(call: Call) -> None:
+    dtype = dtype_attr(call)
+    if dtype not in (*F, *I, *Q):
+        raise call.dtype_error(f"dtype is {dtype}, must be one of {', '.join(d.name for d in (*F, *I, *Q))}")
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=_COPY, accepts={"x": ANY}, tolerance="E", stored=True, inplace=("x",),
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=_COPY,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
+    inplace=("x",),
     cases=[
         case(rand(3, 5)),
         case(rand(2, 3, 512)),
@@ -36,8 +49,13 @@ def contiguous(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=dtype_attr, work=_COPY, accepts={"x": (*F, *I, *Q)}, tolerance="E", stored=True,
-    check=lambda call: _castable(call),
+    shape=same_as("x"),
+    dtype=dtype_attr,
+    work=_COPY,
+    accepts={"x": (*F, *I, *Q)},
+    tolerance="E",
+    stored=True,
+    check=_castable,
     cases=[
         *(case(rand(2, 3, 256), dtype=d.name) for d in (*F, *I, *Q)),
         case(values(NASTY), dtype="f16"),
@@ -47,7 +65,7 @@ def contiguous(x: Array) -> Array:
         case(values([1.00390625, 1.01171875, 3.3961775e38]), dtype="bf16"),
         case(ints(3, 5, low=-(2**31), high=2**31 - 1), dtype="f32"),
         case(ints(3, 5, low=-1000, high=1000), dtype="i8"),
-        case(values([[0.0] * 32, [65504.0 * 127] * 32, [1.0, NAN] + [0.5] * 30, [-2.0] * 32, [INF] * 32]), dtype="q8_0"),
+        case(values(_BAD_BLOCKS), dtype="q8_0"),
         case(values([[0.0] * 32, [-1.0, 1.0] * 16, [1e-40] * 32, [1e8] * 32]), dtype="q4_0"),
         case(rand(0, 4), dtype="f16"),
         case(rand(), dtype="f16"),
@@ -72,12 +90,6 @@ def cast(x: Array, *, dtype: str) -> Array:
     return recast(x, by_name(dtype))
 
 
-def _castable(call: Call) -> None:
-    dtype = dtype_attr(call)
-    if dtype not in (*F, *I, *Q):
-        raise call.dtype_error(f"dtype is {dtype}, must be one of {', '.join(d.name for d in (*F, *I, *Q))}")
-
-
 def _tiled(call: Call) -> Shape:
     x, repeats = call["x"], call.attr("repeats")
     if len(repeats) != x.rank or any(r < 0 for r in repeats):
@@ -86,7 +98,12 @@ def _tiled(call: Call) -> Shape:
 
 
 @op(
-    shape=_tiled, dtype=like("x"), work=_COPY, accepts={"x": (*F, *I)}, tolerance="E", stored=True,
+    shape=_tiled,
+    dtype=like("x"),
+    work=_COPY,
+    accepts={"x": (*F, *I)},
+    tolerance="E",
+    stored=True,
     cases=[
         case(rand(3, 5), repeats=(2, 1)),
         case(rand(2, 1, 3, 5), repeats=(1, 3, 2, 2)),
@@ -113,16 +130,25 @@ def _joined(call: Call) -> Shape:
     if a.dtype is not b.dtype:
         raise call.dtype_error(f"a is {a.dtype} and b is {b.dtype}: they must have one dtype")
     if a.rank != b.rank or a.rank == 0:
-        raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: they must have equally many axes, at least 1")
+        raise call.shape_error(
+            f"a is {list(a.shape)} and b {list(b.shape)}: they must have equally many axes, at least 1"
+        )
     axis = axis_of(call, a.rank)
     rest = [shape[:axis] + shape[axis + 1 :] for shape in (a.shape, b.shape)]
     if rest[0] != rest[1]:
-        raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: all extents but that of axis {axis} must agree")
+        raise call.shape_error(
+            f"a is {list(a.shape)} and b {list(b.shape)}: all extents but that of axis {axis} must agree"
+        )
     return (*a.shape[:axis], a.shape[axis] + b.shape[axis], *a.shape[axis + 1 :])
 
 
 @op(
-    shape=_joined, dtype=like("a"), work=_COPY, accepts={"a": ANY, "b": ANY}, tolerance="E", stored=True,
+    shape=_joined,
+    dtype=like("a"),
+    work=_COPY,
+    accepts={"a": ANY, "b": ANY},
+    tolerance="E",
+    stored=True,
     cases=[
         case(rand(3, 5), rand(2, 5), axis=0),
         case(rand(2, 256), rand(2, 512), axis=1),
@@ -176,8 +202,15 @@ def _written(call: Call, _: Spec) -> Work:
 
 
 @op(
-    shape=_region, dtype=like("target"), work=_written, accepts={"target": ANY, "x": ANY}, tolerance="E", stored=True,
-    inplace=("target",), updates=True, check=_one_kind,
+    shape=_region,
+    dtype=like("target"),
+    work=_written,
+    accepts={"target": ANY, "x": ANY},
+    tolerance="E",
+    stored=True,
+    inplace=("target",),
+    updates=True,
+    check=_one_kind,
     cases=[
         case(rand(5, 7), rand(2, 3), start=(1, 2)),
         case(rand(2, 512), rand(1, 256), start=(1, 256)),
@@ -211,5 +244,3 @@ def write(target: Array, x: Array, *, start: Shape) -> Array:
     else:
         target[()] = recast(x, dtype)
     return target
-
-

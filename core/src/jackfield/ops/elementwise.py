@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from jackfield.dtypes import f16, f32
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
-from jackfield.op import Array, Call, Slack, case, op, rand, values
+from jackfield.graph import Attr
+from jackfield.op import Array, Call, case, op, rand, values
 from jackfield.rules import F, broadcast, like, per_element, same_as
 
 NAN, INF = math.nan, math.inf
@@ -25,7 +28,12 @@ _CASES = (
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(1), accepts={"x": F}, inplace=("x",), tolerance="A",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(1),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="A",
     cases=_CASES,
 )
 def square(x: Array) -> Array:
@@ -37,7 +45,12 @@ def square(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(8), accepts={"x": F}, inplace=("x",), tolerance="T",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(8),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="T",
     cases=_CASES,
 )
 def tanh(x: Array) -> Array:
@@ -55,7 +68,12 @@ def _bounds_in_order(call: Call) -> None:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(1), accepts={"x": F}, inplace=("x",), tolerance="E",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(1),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="E",
     check=_bounds_in_order,
     cases=[
         case(rand(3, 5), min=-0.5, max=0.25),
@@ -78,7 +96,12 @@ def clip(x: Array, *, min: float, max: float) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(1), accepts={"x": F}, inplace=("x",), tolerance="E",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(1),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="E",
     cases=_CASES,
 )
 def relu(x: Array) -> Array:
@@ -90,7 +113,12 @@ def relu(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(8), accepts={"x": F}, inplace=("x",), tolerance="T",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(8),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="T",
     cases=_CASES,
 )
 def sigmoid(x: Array) -> Array:
@@ -102,7 +130,12 @@ def sigmoid(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(8), accepts={"x": F}, inplace=("x",), tolerance="T",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(8),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="T",
     cases=_CASES,
 )
 def silu(x: Array) -> Array:
@@ -115,7 +148,12 @@ def silu(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(12), accepts={"x": F}, inplace=("x",), tolerance="T",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(12),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="T",
     cases=_CASES,
 )
 def gelu(x: Array) -> Array:
@@ -133,7 +171,12 @@ def erf(x: Array) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(12), accepts={"x": F}, inplace=("x",), tolerance="T",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(12),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="T",
     cases=_CASES,
 )
 def gelu_erf(x: Array) -> Array:
@@ -165,8 +208,14 @@ _PAIR = (
 
 
 @op(
-    shape=broadcast("a", "b"), dtype=like("a"), work=per_element(1), accepts={"a": F, "b": F}, inplace=("a", "b"),
-    tolerance="A", check=_one_dtype_or_f32, cases=_PAIR,
+    shape=broadcast("a", "b"),
+    dtype=like("a"),
+    work=per_element(1),
+    accepts={"a": F, "b": F},
+    inplace=("a", "b"),
+    tolerance="A",
+    check=_one_dtype_or_f32,
+    cases=_PAIR,
 )
 def add(a: Array, b: Array) -> Array:
     """a + b with numpy's broadcasting both ways.
@@ -178,8 +227,14 @@ def add(a: Array, b: Array) -> Array:
 
 
 @op(
-    shape=broadcast("a", "b"), dtype=like("a"), work=per_element(1), accepts={"a": F, "b": F}, inplace=("a", "b"),
-    tolerance="A", check=_one_dtype_or_f32, cases=_PAIR,
+    shape=broadcast("a", "b"),
+    dtype=like("a"),
+    work=per_element(1),
+    accepts={"a": F, "b": F},
+    inplace=("a", "b"),
+    tolerance="A",
+    check=_one_dtype_or_f32,
+    cases=_PAIR,
 )
 def subtract(a: Array, b: Array) -> Array:
     """a - b with numpy's broadcasting both ways.
@@ -191,8 +246,14 @@ def subtract(a: Array, b: Array) -> Array:
 
 
 @op(
-    shape=broadcast("a", "b"), dtype=like("a"), work=per_element(1), accepts={"a": F, "b": F}, inplace=("a", "b"),
-    tolerance="A", check=_one_dtype_or_f32, cases=_PAIR,
+    shape=broadcast("a", "b"),
+    dtype=like("a"),
+    work=per_element(1),
+    accepts={"a": F, "b": F},
+    inplace=("a", "b"),
+    tolerance="A",
+    check=_one_dtype_or_f32,
+    cases=_PAIR,
 )
 def multiply(a: Array, b: Array) -> Array:
     """a * b with numpy's broadcasting both ways.
@@ -204,8 +265,14 @@ def multiply(a: Array, b: Array) -> Array:
 
 
 @op(
-    shape=broadcast("a", "b"), dtype=like("a"), work=per_element(1), accepts={"a": F, "b": F}, inplace=("a", "b"),
-    tolerance="A", check=_one_dtype_or_f32, cases=_PAIR,
+    shape=broadcast("a", "b"),
+    dtype=like("a"),
+    work=per_element(1),
+    accepts={"a": F, "b": F},
+    inplace=("a", "b"),
+    tolerance="A",
+    check=_one_dtype_or_f32,
+    cases=_PAIR,
 )
 def divide(a: Array, b: Array) -> Array:
     """a / b with numpy's broadcasting both ways; 0/0 gives NaN, x/0 inf.
@@ -216,14 +283,20 @@ def divide(a: Array, b: Array) -> Array:
     return a / b
 
 
-def _one_rounding_more() -> Slack:
-    """The product may be rounded before the bias is added: an ulp of the product, which cancels worst."""
-    return lambda arrays, attrs: np.abs(np.asarray(arrays["x"]) * float(attrs["scale"] or 0)) * 2.0**-23
+def _product_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
+    """The product may be rounded before the bias is added: an ulp of the product, which matters when they cancel."""
+    factor: Any = attrs["scale"]
+    return np.abs(np.asarray(arrays["x"]) * factor) * 2.0**-23
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(1), accepts={"x": F}, inplace=("x",), tolerance="A",
-    slack=_one_rounding_more(),
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(1),
+    accepts={"x": F},
+    inplace=("x",),
+    tolerance="A",
+    slack=_product_rounded,
     cases=[
         case(rand(3, 5), scale=0.125),
         case(rand(3, 257), scale=-3.0, bias=0.3),

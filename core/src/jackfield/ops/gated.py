@@ -60,8 +60,14 @@ _ACCEPTS = {"gate": F, "up": F}
 
 
 @op(
-    shape=_shape, dtype=like("gate"), work=_WORK, accepts=_ACCEPTS, check=_halves_fit, inplace=("gate",),
-    tolerance="T", cases=_CASES,
+    shape=_shape,
+    dtype=like("gate"),
+    work=_WORK,
+    accepts=_ACCEPTS,
+    check=_halves_fit,
+    inplace=("gate",),
+    tolerance="T",
+    cases=_CASES,
 )
 def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """silu(g) * u.
@@ -76,8 +82,14 @@ def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Ar
 
 
 @op(
-    shape=_shape, dtype=like("gate"), work=_WORK, accepts=_ACCEPTS, check=_halves_fit, inplace=("gate",),
-    tolerance="T", cases=_CASES,
+    shape=_shape,
+    dtype=like("gate"),
+    work=_WORK,
+    accepts=_ACCEPTS,
+    check=_halves_fit,
+    inplace=("gate",),
+    tolerance="T",
+    cases=_CASES,
 )
 def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu(g) * u with the tanh form of gelu.
@@ -92,8 +104,14 @@ def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Arr
 
 
 @op(
-    shape=_shape, dtype=like("gate"), work=_WORK, accepts=_ACCEPTS, check=_halves_fit, inplace=("gate",),
-    tolerance="T", cases=_CASES,
+    shape=_shape,
+    dtype=like("gate"),
+    work=_WORK,
+    accepts=_ACCEPTS,
+    check=_halves_fit,
+    inplace=("gate",),
+    tolerance="T",
+    cases=_CASES,
 )
 def geglu_erf(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu_erf(g) * u: the exact form of gelu.

@@ -8,8 +8,20 @@ from jackfield.dtypes import f16, f32
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, WorkRule, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import F, all_of, four, has_last_axis, like, multiple, not_negative, padded, per_element, rank_of
-from jackfield.rules import same_as, slopes
+from jackfield.rules import (
+    F,
+    all_of,
+    four,
+    has_last_axis,
+    like,
+    multiple,
+    not_negative,
+    padded,
+    per_element,
+    rank_of,
+    same_as,
+    slopes,
+)
 from jackfield.spec import Shape
 
 _NASTY = values([[0.0, 0.0, 0.0, 0.0], [1.0, INF, 2.0, 3.0], [NAN, 1.0, 2.0, 3.0], [1e18, -1e18, 1.0, 0.0]])
@@ -33,8 +45,14 @@ _ACCEPTS = {"x": F}
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(4), accepts=_ACCEPTS, check=_CHECK, inplace=("x",),
-    tolerance="R", cases=_CASES,
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(4),
+    accepts=_ACCEPTS,
+    check=_CHECK,
+    inplace=("x",),
+    tolerance="R",
+    cases=_CASES,
 )
 def norm(x: Array, *, eps: float = 1e-5) -> Array:
     """(x - mean) / sqrt(variance + eps) along the last axis, with the population variance of a second pass.
@@ -48,7 +66,13 @@ def norm(x: Array, *, eps: float = 1e-5) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=_WORK, accepts=_ACCEPTS, check=_CHECK, inplace=("x",), tolerance="R",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=_WORK,
+    accepts=_ACCEPTS,
+    check=_CHECK,
+    inplace=("x",),
+    tolerance="R",
     cases=[*_CASES, case(values([[0.0, 0.0], [3.0, 4.0]]), eps=0.0)],
 )
 def rms_norm(x: Array, *, eps: float = 1e-6) -> Array:
@@ -61,7 +85,13 @@ def rms_norm(x: Array, *, eps: float = 1e-6) -> Array:
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=_WORK, accepts=_ACCEPTS, check=_CHECK, inplace=("x",), tolerance="R",
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=_WORK,
+    accepts=_ACCEPTS,
+    check=_CHECK,
+    inplace=("x",),
+    tolerance="R",
     cases=[*_CASES, case(values([[0.0, 0.0], [3.0, 4.0]]), eps=0.0), case(values([[1e-9, 0.0]]), eps=1.0)],
 )
 def l2_norm(x: Array, *, eps: float = 1e-12) -> Array:
@@ -93,7 +123,12 @@ def _shape(call: Call) -> Shape:
 
 
 @op(
-    shape=_shape, dtype=like("x"), work=per_element(10), inplace=("x",), tolerance="R", check=_fits,
+    shape=_shape,
+    dtype=like("x"),
+    work=per_element(10),
+    inplace=("x",),
+    tolerance="R",
+    check=_fits,
     accepts={"x": (f32,), "mask": (f32, f16), "sinks": (f32,)},
     cases=[
         case(rand(1, 2, 3, 5, low=-4, high=4)),

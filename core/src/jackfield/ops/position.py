@@ -25,7 +25,8 @@ def _fits(call: Call) -> None:
     multi = call.attr("mode") in MULTI
     wanted = (4, T) if multi else (T,)
     if positions.shape != wanted:
-        raise call.shape_error(f"positions is {list(positions.shape)}, must be {list(wanted)} for mode {call.attr('mode')}")
+        mode = call.attr("mode")
+        raise call.shape_error(f"positions is {list(positions.shape)}, must be {list(wanted)} for mode {mode}")
     _check_dims(call, D)
     if multi:
         _check_sections(call)
@@ -70,8 +71,14 @@ def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> 
 
 
 @op(
-    shape=same_as("x"), dtype=like("x"), work=per_element(4), inplace=("x",), tolerance="T", slack=_angle_digits,
-    check=_fits, accepts={"x": (f32, f16), "positions": (i32,), "frequency_factors": (f32,)},
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(4),
+    inplace=("x",),
+    tolerance="T",
+    slack=_angle_digits,
+    check=_fits,
+    accepts={"x": (f32, f16), "positions": (i32,), "frequency_factors": (f32,)},
     cases=[
         case(rand(2, 5, 3, 8), ints(5, high=100), mode="normal", n_dims=8),
         case(rand(1, 5, 3, 8), ints(5, high=100), mode="neox", n_dims=8),
@@ -80,8 +87,14 @@ def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> 
         case(rand(1, 3, 2, 12), ints(3, low=-9, high=9), mode="normal", n_dims=4, offset=2),
         case(rand(3, 2, 12), ints(3, low=-9, high=9), mode="neox", n_dims=4, offset=6, scale=0.5),
         case(
-            rand(1, 4, 2, 64), ints(4, high=8000), mode="neox", n_dims=64, scale=0.25, ext_factor=1.0,
-            attn_factor=1.1, original_context=2048,
+            rand(1, 4, 2, 64),
+            ints(4, high=8000),
+            mode="neox",
+            n_dims=64,
+            scale=0.25,
+            ext_factor=1.0,
+            attn_factor=1.1,
+            original_context=2048,
         ),
         case(rand(1, 1, 1, 2), values([0], dtype=i32), mode="normal", n_dims=2),
         case(rand(0, 3, 2, 4), ints(3, high=9), mode="neox", n_dims=4),
@@ -96,8 +109,14 @@ def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> 
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="gptj", n_dims=8, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=5, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=6, offset=4, raises=AttributeValueError),
-        case(rand(1, 3, 2, 8), ints(4, 3, high=9), mode="vision", n_dims=8, sections=(1, 1, 0, 0),
-             raises=AttributeValueError),
+        case(
+            rand(1, 3, 2, 8),
+            ints(4, 3, high=9),
+            mode="vision",
+            n_dims=8,
+            sections=(1, 1, 0, 0),
+            raises=AttributeValueError,
+        ),
         case(rand(1, 3, 2, 8), ints(4, 3, high=9), mode="mrope", n_dims=8, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, base=0.0, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, ext_factor=1.0, raises=AttributeValueError),
@@ -180,5 +199,3 @@ def yarn_bounds(n: int, base: float, context: int, beta_fast: float, beta_slow: 
         return n * math.log(context / (2 * math.pi * turns)) / (2 * math.log(base))
 
     return max(0, math.floor(pair(beta_fast))), min(n - 1, math.ceil(pair(beta_slow)))
-
-

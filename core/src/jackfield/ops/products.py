@@ -30,9 +30,7 @@ def _linear(call: Call) -> Shape:
     rank_of(call, "x", 2)
     rank_of(call, "weight", 2)
     if x.shape[-1] != weight.shape[-1]:
-        raise call.shape_error(
-            f"weight is {list(weight.shape)}, x ends in {x.shape[-1]}: the last axes must be equal"
-        )
+        raise call.shape_error(f"weight is {list(weight.shape)}, x ends in {x.shape[-1]}: the last axes must be equal")
     multiple(call, "x", -3, "weight", -3)
     multiple(call, "x", -4, "weight", -4)
     return (*x.shape[:-1], weight.shape[-2])
@@ -44,7 +42,11 @@ def _product(call: Call, result: Spec) -> Work:
 
 
 @op(
-    shape=_linear, dtype=always(f32), work=_product, accepts={"x": F, "weight": _WEIGHTS}, tolerance="M",
+    shape=_linear,
+    dtype=always(f32),
+    work=_product,
+    accepts={"x": F, "weight": _WEIGHTS},
+    tolerance="M",
     check=all_of(precision, _dense_rows),
     cases=[
         case(rand(3, 256), rand(5, 256)),
@@ -70,7 +72,7 @@ def _product(call: Call, result: Spec) -> Work:
         case(rand(3, 32), ints(5, 32, high=4), raises=DTypeError),
     ],
 )
-def linear(x: Array, weight: Array, *, precision: str = "default") -> Array:
+def linear(x: Array, weight: Array, *, precision: str = "default") -> Array:  # noqa: ARG001 - f64 is always enough
     """x times the transposed weight: y[m, n] = sum over k of x[m, k] * weight[n, k].
 
     x: f32, f16 or bf16 (..., M, K).
@@ -88,14 +90,19 @@ def _matmul(call: Call) -> Shape:
     rank_of(call, "a", 2)
     rank_of(call, "b", 2)
     if a.shape[-1] != b.shape[-2]:
-        raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: the last axis of a must equal b's second-last")
+        raise call.shape_error(
+            f"a is {list(a.shape)} and b {list(b.shape)}: the last axis of a must equal the second-last of b"
+        )
     multiple(call, "a", -3, "b", -3)
     multiple(call, "a", -4, "b", -4)
     return (*a.shape[:-1], b.shape[-1])
 
 
 @op(
-    shape=_matmul, dtype=always(f32), accepts={"a": F, "b": F}, tolerance="M",
+    shape=_matmul,
+    dtype=always(f32),
+    accepts={"a": F, "b": F},
+    tolerance="M",
     work=lambda call, result: Work(result.size * call["a"].shape[-1], touched(call, result)),
     cases=[
         case(rand(3, 5), rand(5, 4)),
@@ -128,8 +135,8 @@ def _experts(call: Call) -> Shape:
         rank_of(call, name, rank, rank)
     if x.shape[0] != ids.shape[0] or x.shape[-1] != weight.shape[-1]:
         raise call.shape_error(
-            f"x is {list(x.shape)}, weight {list(weight.shape)}, ids {list(ids.shape)}: x and ids must have equally many "
-            "tokens, x and weight equal last axes"
+            f"x is {list(x.shape)}, weight {list(weight.shape)}, ids {list(ids.shape)}: "
+            "x and ids must have equally many tokens, x and weight equal last axes"
         )
     multiple(call, "ids", -1, "x", -2)
     return (*ids.shape, weight.shape[1])
@@ -142,8 +149,13 @@ def _experts_work(call: Call, result: Spec) -> Work:
 
 
 @op(
-    shape=_experts, dtype=always(f32), work=_experts_work, tolerance="M", stored=True,
-    accepts={"x": F, "weight": _WEIGHTS, "ids": (i32,)}, check=all_of(precision, _dense_rows),
+    shape=_experts,
+    dtype=always(f32),
+    work=_experts_work,
+    tolerance="M",
+    stored=True,
+    accepts={"x": F, "weight": _WEIGHTS, "ids": (i32,)},
+    check=all_of(precision, _dense_rows),
     cases=[
         case(rand(3, 1, 256), rand(4, 5, 256), ints(3, 2, high=4)),
         case(rand(5, 4, 32), rand(8, 3, 32), ints(5, 4, high=8)),
@@ -163,7 +175,13 @@ def _experts_work(call: Call, result: Spec) -> Work:
         case(rand(3, 1, 32), rand(4, 5, 32), rand(3, 2, dtype=f32), raises=DTypeError),
     ],
 )
-def linear_experts(x: Array, weight: Array, ids: Array, *, precision: str = "default") -> Array:
+def linear_experts(
+    x: Array,
+    weight: Array,
+    ids: Array,
+    *,
+    precision: str = "default",  # noqa: ARG001 - f64 is always enough
+) -> Array:
     """Each token times the weights of the experts chosen for it: y[t, i] = weight[ids[t, i]] @ x[t, i % e].
 
     x: f32, f16 or bf16 (T, e, K), e divides E. weight: f32, f16, bf16 or a block dtype (X, N, K), last axis dense.

@@ -56,7 +56,11 @@ _REDUCTIONS = (
 
 
 @op(
-    shape=_reduced, dtype=_reduced_dtype, work=per_operand_element("x", 1), accepts={"x": F}, tolerance="R",
+    shape=_reduced,
+    dtype=_reduced_dtype,
+    work=per_operand_element("x", 1),
+    accepts={"x": F},
+    tolerance="R",
     cases=[*_REDUCTIONS, case(rand(4, 0)), case(rand(4, 0), axis=None)],
 )
 def sum(x: Array, *, axis: int | None = -1, keepdims: bool = False) -> Array:
@@ -69,7 +73,11 @@ def sum(x: Array, *, axis: int | None = -1, keepdims: bool = False) -> Array:
 
 
 @op(
-    shape=_reduced, dtype=_reduced_dtype, work=per_operand_element("x", 1), accepts={"x": F}, tolerance="R",
+    shape=_reduced,
+    dtype=_reduced_dtype,
+    work=per_operand_element("x", 1),
+    accepts={"x": F},
+    tolerance="R",
     check=_something_to_average,
     cases=[*_REDUCTIONS, case(rand(4, 0), raises=ShapeError), case(rand(4, 0), axis=None, raises=ShapeError)],
 )
@@ -93,7 +101,11 @@ def _without_axis(call: Call) -> Shape:
 
 
 @op(
-    shape=_without_axis, dtype=always(i32), work=per_operand_element("x", 1), accepts={"x": F}, tolerance="E",
+    shape=_without_axis,
+    dtype=always(i32),
+    work=per_operand_element("x", 1),
+    accepts={"x": F},
+    tolerance="E",
     stored=True,
     cases=[
         case(rand(3, 5)),
@@ -119,8 +131,13 @@ def argmax(x: Array, *, axis: int = -1) -> Array:
 
 
 @op(
-    shape=lambda call: call["x"].shape, dtype=always(i32), work=per_operand_element("x", 16), accepts={"x": (f32,)},
-    tolerance="E", stored=True, check=lambda call: rank_of(call, "x", 1),
+    shape=lambda call: call["x"].shape,
+    dtype=always(i32),
+    work=per_operand_element("x", 16),
+    accepts={"x": (f32,)},
+    tolerance="E",
+    stored=True,
+    check=lambda call: rank_of(call, "x", 1),
     cases=[
         case(rand(3, 5)),
         case(_TIES),
@@ -151,8 +168,13 @@ def _k_fits(call: Call) -> None:
 
 
 @op(
-    shape=lambda call: (*call["x"].shape[:-1], call.attr("k")), dtype=always(i32),
-    work=per_operand_element("x", 4), accepts={"x": (f32,)}, tolerance="E", stored=True, check=_k_fits,
+    shape=lambda call: (*call["x"].shape[:-1], call.attr("k")),
+    dtype=always(i32),
+    work=per_operand_element("x", 4),
+    accepts={"x": (f32,)},
+    tolerance="E",
+    stored=True,
+    check=_k_fits,
     cases=[
         case(rand(3, 5), k=2),
         case(_TIES, k=3),

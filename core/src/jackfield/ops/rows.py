@@ -33,7 +33,11 @@ def _taken_work(call: Call, result: Spec) -> Work:
 
 
 @op(
-    shape=_taken, dtype=_taken_dtype, work=_taken_work, accepts={"x": (*F, *Q, i32), "rows": ROWS}, tolerance="E",
+    shape=_taken,
+    dtype=_taken_dtype,
+    work=_taken_work,
+    accepts={"x": (*F, *Q, i32), "rows": ROWS},
+    tolerance="E",
     stored=True,
     cases=[
         case(rand(9, 256), ints(4, high=9)),
@@ -59,10 +63,7 @@ def take_rows(x: Array, rows: Array) -> Array:
     """
     inside = known("rows", rows, x.shape[-2])
     index = np.where(inside, rows, 0)[..., None]
-    if x.shape[-2] == 0:
-        picked = np.zeros((*rows.shape, x.shape[-1]), x.dtype)
-    else:
-        picked = _along(x, index)
+    picked = _along(x, index) if x.shape[-2] else np.zeros((*rows.shape, x.shape[-1]), x.dtype)
     values = recast(picked, i32 if dtype_of(x) is i32 else f32)
     return np.where(inside[..., None], values, values.dtype.type(0))
 
@@ -97,8 +98,14 @@ def _put_work(call: Call, _: Spec) -> Work:
 
 
 @op(
-    shape=_put, dtype=_put_dtype, work=_put_work, accepts={"target": (*F, *Q), "x": (f32, f16), "rows": ROWS},
-    tolerance="E", stored=True, inplace=("target",), updates=True,
+    shape=_put,
+    dtype=_put_dtype,
+    work=_put_work,
+    accepts={"target": (*F, *Q), "x": (f32, f16), "rows": ROWS},
+    tolerance="E",
+    stored=True,
+    inplace=("target",),
+    updates=True,
     cases=[
         case(rand(9, 256), rand(3, 256), values([7, 0, 3], dtype=i32)),
         case(rand(3, 9, 4, dtype=f16), rand(3, 2, 4, high=1e6), values([8, 1], dtype=i64)),
@@ -137,4 +144,3 @@ def put_rows(target: Array, x: Array, rows: Array) -> Array:
     if kept[0].size:
         target[(*kept[:-1], index[kept])] = recast(x[kept], dtype)
     return target
-

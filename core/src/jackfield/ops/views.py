@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,12 @@ def _new_shape(call: Call) -> Shape:
 
 
 @op(
-    shape=_new_shape, dtype=like("x"), work=nothing, accepts={"x": ANY}, tolerance="E", stored=True,
+    shape=_new_shape,
+    dtype=like("x"),
+    work=nothing,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
     view=lambda call: reshape_view(call["x"], _new_shape(call)),
     cases=[
         case(rand(3, 4), shape=(2, 6)),
@@ -64,13 +70,19 @@ def _permutation(call: Call) -> tuple[int, ...]:
     if sorted(front) != list(range(x.rank)):
         raise call.attr_error(f"axes is {list(axes)}, must be an order of the {x.rank} axes of x")
     if x.dtype.is_block and front[-1] != x.rank - 1:
-        raise call.dtype_error(f"x is {x.dtype}, whose last axis holds the blocks: it must stay last, axes is {list(axes)}")
+        raise call.dtype_error(
+            f"x is {x.dtype}, its last axis holds the blocks and must stay last: axes is {list(axes)}"
+        )
     return front
 
 
 @op(
-    shape=lambda call: tuple(call["x"].shape[a] for a in _permutation(call)), dtype=like("x"), work=nothing,
-    accepts={"x": ANY}, tolerance="E", stored=True,
+    shape=lambda call: tuple(call["x"].shape[a] for a in _permutation(call)),
+    dtype=like("x"),
+    work=nothing,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
     view=lambda call: transpose_view(call["x"], _permutation(call)),
     cases=[
         case(rand(3, 4), axes=(1, 0)),
@@ -106,7 +118,8 @@ def _per_axis(call: Call) -> list[tuple[int, int, int]]:
             raise call.shape_error(f"{a}:{b} on axis {axis} must lie in order within its extent {x.shape[axis]}")
     if x.dtype.is_block and (any(n % x.dtype.block for n in bounds[-1][:2]) or bounds[-1][2] != 1):
         a, b, by = bounds[-1]
-        raise call.shape_error(f"x is {x.dtype}: its last axis is cut at multiples of {x.dtype.block}, not {a}:{b}:{by}")
+        block = x.dtype.block
+        raise call.shape_error(f"x is {x.dtype}: its last axis is cut at multiples of {block}, not {a}:{b}:{by}")
     return bounds
 
 
@@ -115,8 +128,13 @@ def _window(call: Call) -> View:
 
 
 @op(
-    shape=lambda call: _window(call).spec.shape, dtype=like("x"), work=nothing, accepts={"x": ANY}, tolerance="E",
-    stored=True, view=_window,
+    shape=lambda call: _window(call).spec.shape,
+    dtype=like("x"),
+    work=nothing,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
+    view=_window,
     cases=[
         case(rand(5, 7), start=(1, 2), stop=(4, 7)),
         case(rand(5, 7), start=(0, 1), stop=(5, 6), step=(2, 3)),
@@ -138,7 +156,7 @@ def slice(x: Array, *, start: Shape, stop: Shape, step: int | Shape = 1) -> Arra
     Raises: ShapeError, AttributeValueError.
     """
     steps = (step,) * x.ndim if isinstance(step, int) else step
-    cuts = [builtins.slice(*bounds) for bounds in zip(start, stop, steps, strict=True)]
+    cuts: list[Any] = [builtins.slice(*bounds) for bounds in zip(start, stop, steps, strict=True)]
     block = dtype_of(x).block
     if block > 1:
         cuts[-1] = builtins.slice(start[-1] // block, stop[-1] // block)
@@ -147,8 +165,10 @@ def slice(x: Array, *, start: Shape, stop: Shape, step: int | Shape = 1) -> Arra
 
 def _stretched(call: Call) -> Shape:
     x, shape = call["x"], call.attr("shape")
-    fits = len(shape) >= x.rank and all(n >= 0 for n in shape) and all(
-        n in (1, m) for n, m in zip(x.shape[::-1], shape[::-1], strict=False)
+    fits = (
+        len(shape) >= x.rank
+        and all(n >= 0 for n in shape)
+        and all(n in (1, m) for n, m in zip(x.shape[::-1], shape[::-1], strict=False))
     )
     if not fits:
         raise call.shape_error(f"x is {list(x.shape)}, shape {list(shape)} must repeat its extents or stretch a 1")
@@ -156,7 +176,12 @@ def _stretched(call: Call) -> Shape:
 
 
 @op(
-    shape=_stretched, dtype=like("x"), work=nothing, accepts={"x": ANY}, tolerance="E", stored=True,
+    shape=_stretched,
+    dtype=like("x"),
+    work=nothing,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
     view=lambda call: broadcast_view(call["x"], _stretched(call)),
     cases=[
         case(rand(3, 1), shape=(3, 4)),
