@@ -138,7 +138,7 @@ def test_spoilt(path, value, names):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "\ud800"])
 def test_no_document(text):
-    with pytest.raises(ManifestError, match="backend.json"):
+    with pytest.raises(ManifestError, match=r"backend\.json"):
         read(text)
 
 

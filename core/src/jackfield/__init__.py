@@ -5,8 +5,10 @@ Importing jackfield reads no plugin; a backend is looked for when a device is fi
 
 from __future__ import annotations
 
-from . import errors, gguf, ops
-from .discovery import CORE_VERSION as __version__  # noqa: N811 - the name Python users look for
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import errors, ops
 from .dtypes import (
     DType,
     bf16,
@@ -30,11 +32,15 @@ from .dtypes import (
 )
 from .errors import Error
 from .graph import Tensor, constant, input, state  # noqa: A004 - pinned names
-from .plan import Plan
-from .registry import devices, refresh, register_backend, sim, status
-from .saved import load_graph, save
-from .session import Session, compile  # noqa: A004 - pinned names
 from .spec import Spec
+
+if TYPE_CHECKING:
+    from . import gguf
+    from .discovery import CORE_VERSION as __version__  # noqa: N811 - the name Python users look for
+    from .plan import Plan
+    from .registry import devices, refresh, register_backend, sim, status
+    from .saved import load_graph, save
+    from .session import Session, compile  # noqa: A004 - pinned names
 
 __all__ = [
     "DType",
@@ -77,3 +83,38 @@ __all__ = [
     "status",
     "u8",
 ]
+
+# What is found by looking at devices or files is imported when it is first named: more than half of the import's time.
+_LATE = {
+    "Plan": ("plan", "Plan"),
+    "Session": ("session", "Session"),
+    "__version__": ("discovery", "CORE_VERSION"),
+    "compile": ("session", "compile"),
+    "devices": ("registry", "devices"),
+    "gguf": ("gguf", ""),
+    "load_graph": ("saved", "load_graph"),
+    "refresh": ("registry", "refresh"),
+    "register_backend": ("registry", "register_backend"),
+    "save": ("saved", "save"),
+    "sim": ("registry", "sim"),
+    "status": ("registry", "status"),
+}
+
+# Importing a submodule makes it an attribute of the package. `jackfield.sim` is loaded now and taken away again, so
+# that the name is the public function's whatever is imported later.
+import_module("jackfield.sim")
+del globals()["sim"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'jackfield' has no attribute {name!r}")
+    place, attribute = _LATE[name]
+    module = import_module(f"jackfield.{place}")
+    value = getattr(module, attribute) if attribute else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

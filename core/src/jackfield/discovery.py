@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 from .backend import API
 from .errors import ContractError, ManifestError
 from .manifest import FILES, Manifest, SchemaUnknownError, Version, read, spoken, this_platform
-from .status import Stop
+from .stages import Stop
 from .trust import Wishes, plain, project_folder, where_refused
 
 __all__ = ["CORE_VERSION", "CORE_WINDOW", "GROUP", "Found", "fingerprint", "scan"]
@@ -131,6 +130,8 @@ def _manifest(dist: Any, name: str) -> Manifest | None:
 
 def _build(dist: Any) -> str:
     """Digest of RECORD without what installers add: it holds a hash of each file of the wheel."""
+    import hashlib  # noqa: PLC0415 (loads a library that a plan on known devices does not need)
+
     record = dist.read_text("RECORD") or ""
     added = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|RECORD|\.pyc),")
     lines = sorted(line for line in record.splitlines() if not added.search(line))

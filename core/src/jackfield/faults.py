@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +58,16 @@ class Shape:
         """From keywords; numbers, lists, or the same text. Raises AttributeValueError naming the key."""
         for key in values:
             if key not in _READERS:
-                near = difflib.get_close_matches(key, _READERS, n=1)
-                like = f"; did you mean {near[0]}?" if near else ""
-                raise AttributeValueError(f"[sim] has no key {key!r}{like}; keys: {', '.join(_READERS)}")
+                keys = f"{_like(key, _READERS)}; keys: {', '.join(_READERS)}"
+                raise AttributeValueError(f"[sim] has no key {key!r}{keys}")
         return cls(**{key: _READERS[key](key, value) for key, value in values.items()})
+
+
+def _like(word: str, known: Iterable[str]) -> str:
+    import difflib  # noqa: PLC0415 (only a mistake needs it)
+
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _wrong(key: str, value: object, must: str) -> AttributeValueError:
@@ -117,9 +122,7 @@ def _words(known: Callable[[], Mapping[str, object]], what: str) -> Callable[[st
             raise _wrong(key, value, f"names of {what} joined by +")
         for word in (str(w).strip() for w in words):
             if word not in known():
-                near = difflib.get_close_matches(word, known(), n=1)
-                like = f" (did you mean {near[0]}?)" if near else ""
-                raise AttributeValueError(f"[sim] {key}: there is no {what} called {word!r}{like}")
+                raise AttributeValueError(f"[sim] {key}: there is no {what} called {word!r}{_like(word, known())}")
         return frozenset(str(w).strip() for w in words)
 
     return read

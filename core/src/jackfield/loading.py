@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +24,12 @@ from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavaila
 from .hookspecs import Finding, Seen
 from .manifest import DeviceKind, Version, spoken, window_text
 from .names import Term, near, parse
-from .status import BackendStatus, Stop, error_of
+from .stages import BackendStatus, Stop, error_of
 from .trust import Wishes
 
 __all__ = ["OpenDevice", "Plugin", "term_of"]
 
-log = logging.getLogger("jackfield")
+_PREFIX = "jackfield_"  # of every hook
 T = TypeVar("T")
 
 
@@ -49,7 +48,7 @@ class OpenDevice:
         return self.device.name
 
 
-class _Stopped(Exception):  # noqa: N818 (control flow inside this module, never seen outside)
+class _Stopped(Exception):
     """A stage that failed."""
 
     def __init__(self, stop: Stop, cause: BaseException | None = None) -> None:
@@ -125,7 +124,7 @@ class Plugin:
 
     def _made(self, wishes: Wishes, *, check_trust: bool) -> Backend:
         if self.make is not None:
-            return self._call(_no_backend, self.make)
+            return self._call(_open_error, self.make)
         if check_trust and (stop := trust_stop(self.found, wishes)):
             raise _Stopped(stop)
         return self._hooked(self._imported())
@@ -176,8 +175,8 @@ class Plugin:
         )
         for name in _unknown_hooks(manager):
             if self.found.manifest is None or self.found.manifest.contract[1] <= CORE_WINDOW[1]:
-                like = near(name, _known_hooks())
-                hint = f"did you mean {like}?" if like else f"known hooks: {', '.join(_known_hooks())}"
+                like = near(name.removeprefix(_PREFIX), [known.removeprefix(_PREFIX) for known in _known_hooks()])
+                hint = f"did you mean {_PREFIX}{like}?" if like else f"known hooks: {', '.join(_known_hooks())}"
                 raise _Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
             self._note(f"hook {name} is of a later contract and is not called")
         ask = manager.hook.jackfield_backend
@@ -312,7 +311,7 @@ def _open_error(e: BaseException) -> Stop:
 
 
 def _known_hooks() -> list[str]:
-    return [name for name in hookspecs.__all__ if name.startswith("jackfield_")]
+    return [name for name in hookspecs.__all__ if name.startswith(_PREFIX)]
 
 
 def _unknown_hooks(manager: pluggy.PluginManager) -> Iterator[str]:

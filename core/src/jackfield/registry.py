@@ -24,7 +24,7 @@ from .manifest import Manifest
 from .names import CLASSES, Term, no_such_kind, parse, wrong
 from .reference import ReferenceBackend
 from .sim import Shape, SimBackend
-from .status import BackendStatus
+from .stages import BackendStatus
 from .trust import Wishes, setting
 
 __all__ = [
@@ -297,8 +297,8 @@ class Registry:
 
 
 def _owner(plugins: Sequence[Plugin]) -> Plugin:
-    """Of several that offer one name, the one that was chosen at discovery."""
-    return next((p for p in plugins if p.status.code != "duplicate"), plugins[0])
+    """Of several that offer one name, the one that was chosen at discovery; else one that says what is wrong."""
+    return min(plugins, key=lambda p: (p.found.stop is not None, p.status.code == "duplicate"))
 
 
 def _matches(term: Term, opened: OpenDevice) -> bool:

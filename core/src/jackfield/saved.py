@@ -7,8 +7,6 @@ op's own checks would refuse. Constants are read when the file is.
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,12 +82,18 @@ def load_graph(path: str | Path) -> Outputs:
 
     Raises: OSError when the file can't be opened, GraphError when it is not what `save` writes.
     """
+    from zipfile import BadZipFile  # noqa: PLC0415 (slow to load, and only a program that loads graphs needs it)
+    from zlib import error as zlib_error  # noqa: PLC0415 (likewise)
+
     try:
-        with np.load(Path(path), allow_pickle=False) as file:
+        # numpy leaves a file open that it can't read, so it is opened here
+        with Path(path).open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise GraphError(f"{path}: no graph file: not an npz archive")
-            return _Reader(file).outputs()
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RecursionError, NotImplementedError) as e:
+            with file:
+                return _Reader(file).outputs()
+    except (ValueError, EOFError, BadZipFile, zlib_error, KeyError, RecursionError, NotImplementedError) as e:
         if isinstance(e, GraphError):
             raise
         raise GraphError(f"{path}: no graph file: {e}") from e

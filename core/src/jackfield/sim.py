@@ -189,7 +189,7 @@ class SimDevice(Device):
             room[:] = self._span(buffer, offset, room.nbytes)
             self._check_guard(buffer.number, self._block(buffer))
 
-    def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:  # noqa: ARG002 - numpy finds its own
+    def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
         with _lock:
             self._alive()
             steps = tuple(placed for group in run for placed in group.steps)
@@ -419,7 +419,7 @@ class SimBackend(Backend):
         operands = {name: dtypes & names for name, dtypes in kernel.operands.items()}
         return replace(kernel, operands=operands, results=kernel.results & names)
 
-    def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:  # noqa: ARG002 - the same on all
+    def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
         """Dense, unless its shape says "any"; the target of an update is changed where it lies, strided or not."""
         wish: Reads = "any" if self.shape.reads == "any" else "dense"
         updates = OPS[step.op].updates

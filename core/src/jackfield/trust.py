@@ -16,8 +16,7 @@ from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlparse
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlparse
 
 __all__ = ["Distribution", "Refusal", "Wishes", "project_folder", "setting", "where_refused"]
 
@@ -106,7 +105,10 @@ def project_folder(dist: Distribution) -> Path | None:
         url = urlparse(record["url"]) if record.get("dir_info", {}).get("editable") is True else None
     except (ValueError, KeyError, AttributeError, TypeError):
         return None  # not written by an installer: no editable install
-    return Path(url2pathname(url.path)).resolve() if url is not None and url.scheme == "file" else None
+    if url is None or url.scheme != "file":
+        return None
+    path = unquote(url.path)
+    return Path(path.lstrip("/") if os.name == "nt" else path).resolve()
 
 
 def _folder(dist: Distribution) -> Path:

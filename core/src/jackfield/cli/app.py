@@ -1,0 +1,81 @@
+"""The group of commands: the core's own, and those other distributions add under `jackfield.commands`."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from jackfield.errors import DeviceNameError, Error
+
+from .devices import devices
+from .doctor import doctor
+from .explain import explain
+
+__all__ = ["Commands", "app", "main"]
+
+GROUP = "jackfield.commands"
+
+
+class Commands(click.Group):
+    """Own commands first; a command of another distribution is loaded when it is asked for, and may be broken."""
+
+    def _entries(self) -> dict[str, EntryPoint]:
+        found = sorted(entry_points(group=GROUP), key=lambda e: (e.name, e.dist.name if e.dist else "", e.value))
+        return {e.name: e for e in reversed(found) if e.name not in self.commands}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._entries()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        entry = self._entries().get(cmd_name)
+        return None if entry is None else _loaded(entry)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except DeviceNameError as e:
+            raise click.UsageError(str(e), ctx) from e
+        except Error as e:
+            raise click.ClickException(str(e)) from e
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    """The command, or one that says why it can't be had."""
+    try:
+        command = entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # noqa: BLE001 (another dist's module may raise anything; the other commands must work)
+        return _broken(entry, f"{type(e).__name__}: {e}")
+    if not isinstance(command, click.Command):
+        return _broken(entry, f"{entry.value} is a {type(command).__name__}, must be a click.Command")
+    return command
+
+
+def _broken(entry: EntryPoint, reason: str) -> click.Command:
+    dist = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    text = " ".join(f"broken: {reason}".split())
+
+    def fail() -> None:
+        raise click.ClickException(f"the command {entry.name!r}{dist} can't be loaded: {reason}")
+
+    lenient = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    return click.Command(entry.name, callback=fail, short_help=text, help=text, context_settings=lenient)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jackfield")
+def app() -> None:
+    """Run quantised models on whatever hardware is plugged in."""
+
+
+for _command in (devices, doctor, explain):
+    app.add_command(_command)
+
+
+def main() -> None:
+    """Entry point of the script. Exit codes: 0 fine, 1 something is wrong, 2 wrong use."""
+    app(prog_name="jackfield")

@@ -1,0 +1,125 @@
+"""`jackfield doctor`: every installed backend, how far it came and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sys
+from typing import Any
+
+import click
+
+from jackfield import registry
+from jackfield.backend import API
+from jackfield.discovery import CORE_VERSION
+from jackfield.manifest import Manifest, this_platform
+from jackfield.names import near
+from jackfield.stages import BackendStatus
+from jackfield.trust import setting
+
+from .devices import device_fields
+from .output import console, document, json_option, shortened, table
+
+__all__ = ["doctor"]
+
+WRONG = ("failed", "crashed", "hung", "refused")
+
+VARIABLES = {
+    "JACKFIELD_DEVICE": "the selection when no device is given",
+    "JACKFIELD_POLICY": "strict, prefer or auto",
+    "JACKFIELD_BACKENDS": "which backends may load",
+    "JACKFIELD_SIM": "shape and faults of sim",
+    "JACKFIELD_CHECK": "checks while debugging",
+}
+
+
+@click.command()
+@click.option("--static", "static", is_flag=True, help="Read files only; run no line of any plugin.")
+@click.option("--deep", is_flag=True, help="Let plugins look longer.")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, *, static: bool, deep: bool, as_json: bool) -> None:
+    """Say what is installed, what works, and why the rest does not. Exits with 1 when something is wrong."""
+    found = [] if static else registry.devices()
+    listed = registry.listed()
+    fields = {
+        "core": _core(),
+        "environment": _environment([m for _, m in listed if m is not None]),
+        "backends": [_backend(status, manifest) for status, manifest in listed],
+        "devices": [device_fields(info) for info in found],
+        "cards": _cards(),
+        "hints": [{"code": s.code, "text": f"{s.name}: {s.hint}", "install": ""} for s, _ in listed if s.hint],
+        "notes": [f"{s.name}: {note}" for s, _ in listed for note in s.notes]
+        + [f"{name}: {f.text}" + (f"; {f.hint}" if f.hint else "") for name, f in registry.findings(deep=deep)],
+    }
+    if as_json:
+        document("doctor", fields)
+    else:
+        _print(fields, [s for s, _ in listed])
+    ctx.exit(1 if any(s.state in WRONG for s, _ in listed) else 0)
+
+
+def _core() -> dict[str, Any]:
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    import sysconfig  # noqa: PLC0415 (slow to load, and only this line needs it)
+
+    return {
+        "version": CORE_VERSION,
+        "contract": f"{API[0]}.{API[1]}",
+        "python": platform.python_version(),
+        "platform": this_platform(),
+        "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        "gil": bool(gil),
+    }
+
+
+def _environment(manifests: list[Manifest]) -> list[dict[str, str]]:
+    known = VARIABLES | {name: text for manifest in manifests for name, text in manifest.env}
+    return [
+        {"name": name, "value": value, "effect": _effect(name, known)}
+        for name, value in sorted(os.environ.items())
+        if name.startswith("JACKFIELD_")
+    ]
+
+
+def _effect(name: str, known: dict[str, str]) -> str:
+    if setting(name) is None:
+        return "ignored"
+    if name in known:
+        return known[name]
+    like = near(name, known)
+    return "unknown" + (f"; did you mean {like}?" if like else "")
+
+
+def _backend(status: BackendStatus, manifest: Manifest | None) -> dict[str, Any]:
+    return {**dataclasses.asdict(status), "manifest": dataclasses.asdict(manifest) if manifest else None}
+
+
+def _cards() -> list[dict[str, Any]]:
+    cards: dict[str, list[str]] = {}
+    for backend, seen in registry.seen():
+        cards.setdefault(seen.card, []).append(backend)
+    return [{"id": card, "seen_by": names} for card, names in sorted(cards.items())]
+
+
+def _print(fields: dict[str, Any], statuses: list[BackendStatus]) -> None:
+    core = fields["core"]
+    out = console()
+    out.print(
+        f"jackfield {core['version']}, contract {core['contract']}, Python {core['python']}, {core['platform']}\n"
+    )
+    rows = [(s.name, f"{s.dist} {s.version}".strip(), s.state, s.stage, s.code, s.error or "") for s in statuses]
+    table(["backend", "from", "state", "stage", "code", "reason"], rows)
+    if fields["devices"]:
+        out.print("\ndevices: " + ", ".join(d["name"] for d in fields["devices"]))
+    for title in ("environment", "hints", "notes"):
+        if fields[title]:
+            out.print(f"\n{title}:")
+        for line in fields[title]:
+            text = (
+                line
+                if isinstance(line, str)
+                else line.get("text") or f"{line['name']}={line['value']}: {line['effect']}"
+            )
+            out.print(f"  {shortened(text)}", markup=False)

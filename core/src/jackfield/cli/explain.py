@@ -1,0 +1,33 @@
+"""`jackfield explain`: where each node of a saved graph would run, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jackfield.saved import load_graph
+from jackfield.session import Session
+
+from .output import console, document, json_option, shortened
+
+__all__ = ["explain"]
+
+
+@click.command()
+@click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--device", "-d", help="A selection such as cuda:0+cpu; the default is JACKFIELD_DEVICE, else auto.")
+@click.option(
+    "--policy", type=click.Choice(["strict", "prefer", "auto"]), help="What happens to an op that is refused."
+)
+@json_option
+def explain(graph: Path, device: str | None, policy: str | None, *, as_json: bool) -> None:
+    """Plan GRAPH, a file written by jackfield.save, and print devices, copies, memory and every reason."""
+    with Session(device, policy=policy) as session:
+        report = session.compile(load_graph(graph)).explain()
+    if as_json:
+        fields = report.to_dict()
+        fields.pop("schema")
+        document("explain", fields)
+    else:
+        console().print(shortened(str(report)), markup=False)

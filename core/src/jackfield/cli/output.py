@@ -1,0 +1,65 @@
+"""What commands print: a table for people, one JSON document with `--json`. Nothing else goes to stdout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["console", "document", "json_option", "nbytes", "shortened", "table"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+_WIDE = 160  # columns when the output is no terminal
+
+
+def shortened(value: Any) -> Any:
+    """The same data with the user's home folder written as ~ in every text."""
+    if isinstance(value, str):
+        home = str(Path.home())
+        return value.replace(home, "~") if len(home) > 1 else value
+    if isinstance(value, dict):
+        return {k: shortened(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shortened(v) for v in value]
+    return value
+
+
+def document(command: str, fields: dict[str, Any]) -> None:
+    """Print the document of a command; its schema comes first."""
+    click.echo(json.dumps(shortened({"schema": f"jackfield.{command}/1", **fields}), indent=2))
+
+
+def console() -> Console:
+    made = Console(highlight=False)
+    if not made.is_terminal:
+        made.width = _WIDE
+    return made
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under headings; long cells wrap."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(str(shortened(str(cell)))) for cell in row))
+    console().print(made)
+
+
+def nbytes(count: int) -> str:
+    """Bytes in the largest unit that keeps a digit in front of the point; "" for 0, which means unknown."""
+    if not count:
+        return ""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"

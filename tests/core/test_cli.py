@@ -1,0 +1,242 @@
+"""The command line: documents, exit codes, what goes to stdout, and commands of other distributions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import jackfield as jf
+from jackfield import registry
+from jackfield.cli.app import app
+from jackfield.cli.output import nbytes, shortened
+
+
+@pytest.fixture(autouse=True)
+def only_core(monkeypatch):
+    """No installed plugin, no variable of the user."""
+    for name in ("JACKFIELD_DEVICE", "JACKFIELD_SIM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    registry.refresh()
+    yield
+    registry.refresh()
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments, prog_name="jackfield")
+
+
+def parsed(*arguments):
+    result = run(*arguments, "--json")
+    return json.loads(result.stdout), result.exit_code
+
+
+@pytest.fixture
+def graph(tmp_path):
+    x = jf.input("x", (2, 4))
+    y = jf.ops.softmax(jf.ops.linear(x, jf.constant(np.eye(4, dtype=np.float32))))
+    path = tmp_path / "graph.npz"
+    jf.save(y, path)
+    return str(path)
+
+
+def test_devices():
+    document, code = parsed("devices", "sim+reference")
+    assert code == 0
+    assert next(iter(document)) == "schema"
+    assert document["schema"] == "jackfield.devices/1"
+    assert document["chosen"] == ["sim:0", "reference:0"]
+    fields = {
+        "name",
+        "id",
+        "kind",
+        "class",
+        "backend",
+        "card",
+        "vendor",
+        "model",
+        "arch",
+        "driver",
+        "memory",
+        "flags",
+        "simulated",
+        "state",
+    }
+    assert all(set(d) == fields for d in document["devices"])
+    assert document["devices"][-1]["simulated"] is True
+    text = run("devices", "sim").stdout
+    assert [line.split()[:2] for line in text.splitlines()[1:]] == [["reference:0", "reference"], ["*", "sim:0"]]
+
+
+def test_a_wrong_name_is_wrong_use():
+    result = run("devices", "CUDA:0", "--json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "did you mean cuda:0?" in result.stderr
+    assert run("devices", "--what").exit_code == 2
+    assert run("nix").exit_code == 2
+
+
+def test_what_is_wrong_ends_with_1(monkeypatch):
+    monkeypatch.setenv("JACKFIELD_SIM", "mem=1")
+    result = run("devices", "sim")
+    assert result.exit_code == 1
+    assert "mem is '1', must be a size with its unit" in result.stderr
+    assert result.stdout == ""
+
+
+def test_doctor(monkeypatch):
+    monkeypatch.setenv("JACKFIELD_DEVCE", "cpu")
+    document, code = parsed("doctor")
+    assert code == 0
+    assert list(document) == ["schema", "core", "environment", "backends", "devices", "cards", "hints", "notes"]
+    assert set(document["core"]) == {"version", "contract", "python", "platform", "free_threaded", "gil"}
+    assert document["core"]["version"] == jf.__version__
+    assert {"name": "JACKFIELD_DEVCE", "value": "cpu", "effect": "unknown; did you mean JACKFIELD_DEVICE?"} in document[
+        "environment"
+    ]
+    states = {b["name"]: b["state"] for b in document["backends"]}
+    assert (states["reference"], states["sim"]) == ("ok", "ok")
+    assert [d["name"] for d in document["devices"]] == ["reference:0", "sim:0"]
+
+
+def test_doctor_static_opens_nothing():
+    document, code = parsed("doctor", "--static")
+    assert code == 0
+    assert document["devices"] == []
+    assert {b["state"] for b in document["backends"]} <= {"pending", "off"}
+
+
+def test_doctor_tells_what_is_wrong(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JACKFIELD_SIM", f"refuse={tmp_path}")
+    document, code = parsed("doctor")
+    assert code == 1
+    (sim,) = (b for b in document["backends"] if b["name"] == "sim")
+    assert (sim["state"], sim["stage"], sim["code"]) == ("failed", "open", "open-error")
+    assert "'~'" in sim["error"]
+    assert sim["traceback"].startswith("Traceback")
+    assert str(tmp_path) not in json.dumps(document)
+    text = run("doctor")
+    assert text.exit_code == 1
+    assert "open-error" in text.stdout
+    assert "JACKFIELD_SIM=refuse=~: shape and faults of sim" in text.stdout
+
+
+def test_explain(graph):
+    document, code = parsed("explain", graph, "--device", "sim")
+    assert code == 0
+    assert (document["schema"], document["selection"]) == ("jackfield.explain/1", "sim")
+    assert {n["op"]: n["device"] for n in document["nodes"]} == {"linear": "sim:0", "softmax": "sim:0"}
+    text = run("explain", graph, "--device", "sim").stdout
+    assert "linear" in text
+    assert "sim:0" in text
+
+
+def test_explain_of_no_graph(tmp_path):
+    assert run("explain", str(tmp_path / "gone.npz")).exit_code == 2
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(b"PK nothing")
+    result = run("explain", str(broken))
+    assert result.exit_code == 1
+    assert "broken.npz: no graph file" in result.stderr
+
+
+def test_strict_policy_says_why(graph, monkeypatch):
+    monkeypatch.setenv("JACKFIELD_SIM", "refuse=softmax")
+    result = run("explain", graph, "-d", "sim", "--policy", "strict")
+    assert result.exit_code == 1
+    assert "no kernel for softmax" in result.stderr
+
+
+COMMANDS = {
+    "hello": "import click\n\n@click.command()\ndef command():\n    '''Say hello.'''\n    click.echo('hello there')\n",
+    "boom": "raise RuntimeError('no such thing')\n",
+    "leave": "import sys\n\nsys.exit(0)\n",
+    "text": "command = 'not a command'\n",
+    "devices": "command = None\n",
+}
+
+
+@pytest.fixture
+def others(tmp_path, monkeypatch):
+    for name, source in COMMANDS.items():
+        tmp_path.joinpath(f"their_{name}.py").write_text(source)
+        info = tmp_path / f"their_{name}-1.0.dist-info"
+        info.mkdir()
+        info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: their-{name}\nVersion: 1.0\n")
+        info.joinpath("entry_points.txt").write_text(f"[jackfield.commands]\n{name} = their_{name}:command\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield
+    for name in COMMANDS:
+        sys.modules.pop(f"their_{name}", None)
+
+
+def test_commands_of_other_distributions(others):
+    assert run("hello").stdout == "hello there\n"
+    text = run("--help")
+    assert text.exit_code == 0
+    assert "Say hello." in text.stdout
+    assert "broken: RuntimeError: no such thing" in text.stdout
+    broken = run("boom", "--any", "thing")
+    assert broken.exit_code == 1
+    assert "the command 'boom' of their-boom 1.0 can't be loaded: RuntimeError: no such thing" in broken.stderr
+    assert "SystemExit" in run("leave").stderr
+    assert "is a str, must be a click.Command" in run("text").stderr
+    assert run("devices").exit_code == 0  # the core's own cannot be replaced
+
+
+def test_a_command_is_loaded_only_when_it_is_asked_for(others):
+    assert run("devices").exit_code == 0
+    assert "their_boom" not in sys.modules
+    assert "their_hello" not in sys.modules
+
+
+def test_the_errors_of_other_commands_become_one_line():
+    @click.command("raises")
+    def raises():
+        raise jf.Error("something specific")
+
+    app.add_command(raises)
+    try:
+        result = run("raises")
+    finally:
+        del app.commands["raises"]
+    assert (result.exit_code, result.stderr) == (1, "Error: something specific\n")
+
+
+def test_as_a_module_and_its_version():
+    result = subprocess.run(
+        [sys.executable, "-m", "jackfield", "--version"], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert jf.__version__ in result.stdout
+    result = subprocess.run(
+        [sys.executable, "-m", "jackfield", "devices", "sim", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert json.loads(result.stdout)["chosen"] == ["sim:0"]
+
+
+def test_texts():
+    home = str(Path.home())
+    assert shortened({"a": [f"{home}/x", 3], "b": None}) == {"a": ["~/x", 3], "b": None}
+    assert [nbytes(n) for n in (0, 1, 1023, 1024, 3 << 19, 5 << 40)] == [
+        "",
+        "1 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 MiB",
+        "5.0 TiB",
+    ]

@@ -1,0 +1,127 @@
+"""What `import jackfield` loads and touches; the public names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import jackfield as jf
+
+LATE = {
+    "jackfield.registry",
+    "jackfield.session",
+    "jackfield.plan",
+    "jackfield.gguf",
+    "logging",
+    "importlib_metadata",
+    "importlib.metadata",
+    "click",
+    "rich",
+    "platformdirs",
+    "hypothesis",
+    "pytest",
+    "email",
+    "zipfile",
+    "asyncio",
+    "socket",
+    "multiprocessing",
+    "urllib.request",
+}
+
+PROGRAM = """
+import json, sys
+import numpy, ml_dtypes, pluggy
+before = set(sys.modules)
+events = []
+sys.addaudithook(lambda event, args: events.append((event, str(args[0]) if args else "")))
+import jackfield
+watched = set('open subprocess.Popen socket.connect socket.bind os.putenv os.scandir os.system os.fork'.split())
+print(json.dumps({
+    "modules": sorted(set(sys.modules) - before),
+    "events": [e for e in events if e[0] in watched],
+    "plugins": sorted(m for m in sys.modules if m.startswith("jackfield_")),
+    "threads": __import__("threading").active_count(),
+}))
+"""
+
+
+def imported():
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=300)
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def test_import_loads_little_and_touches_nothing():
+    seen = imported()
+    assert seen["plugins"] == []
+    assert seen["threads"] == 1
+    assert LATE.isdisjoint(seen["modules"])
+    outside = sorted({m.partition(".")[0] for m in seen["modules"]} - sys.stdlib_module_names - {"jackfield", "numpy"})
+    assert [m for m in outside if not m.startswith("__editable__")] == []
+    odd = [e for e in seen["events"] if e[0] != "open" or not e[1].endswith((".py", ".pyc", ".so"))]
+    assert odd == []
+    assert not [e for e in seen["events"] if "dist-info" in e[1]]
+
+
+def test_public_names():
+    pinned = [
+        "input",
+        "constant",
+        "state",
+        "ops",
+        "compile",
+        "Session",
+        "Plan",
+        "devices",
+        "status",
+        "refresh",
+        "register_backend",
+        "sim",
+        "save",
+        "load_graph",
+        "gguf",
+        "errors",
+        "Error",
+        "Spec",
+        "Tensor",
+        "DType",
+        "__version__",
+        "f32",
+        "f16",
+        "bf16",
+        "f64",
+        "i8",
+        "u8",
+        "i16",
+        "i32",
+        "i64",
+        "bool_",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "q8_0",
+        "q4_K",
+        "q5_K",
+        "q6_K",
+    ]
+    assert sorted(pinned) == sorted(jf.__all__)
+    for name in jf.__all__:
+        assert getattr(jf, name) is not None
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert jf.__version__ == version("jackfield")
+
+
+def test_late_names_stay_what_they_are_whatever_is_imported_first():
+    program = (
+        "import jackfield.sim, jackfield.registry, jackfield.gguf\nimport jackfield as jf\n"
+        "assert jf.sim is jackfield.registry.sim and callable(jf.status) and jf.gguf.open\n"
+        "assert set(jf.__all__) <= set(dir(jf))\n"
+        "try:\n    jf.nix\nexcept AttributeError as e:\n    print(e)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert result.stdout == "module 'jackfield' has no attribute 'nix'\n"

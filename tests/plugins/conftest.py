@@ -1,0 +1,31 @@
+"""A search path of its own for each test, with a fresh registry."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from jackfield.registry import Registry
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder at the front of the search path; no variable of the user counts."""
+    for name in ("JACKFIELD_DEVICE", "JACKFIELD_BACKENDS", "JACKFIELD_SIM"):
+        monkeypatch.delenv(name, raising=False)
+    place = tmp_path / "site"
+    place.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    known = set(sys.modules)
+    importlib.invalidate_caches()
+    yield place
+    for name in set(sys.modules) - known:
+        if name.startswith("jackfield_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def registry(folder):
+    return Registry()

@@ -1,0 +1,174 @@
+"""Where a plugin lies, and the user's lists."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from fake_dists import good, install, log_of, manifest
+
+from jackfield.errors import TrustError
+from jackfield.registry import Registry
+from jackfield.trust import Wishes
+
+
+def status_of(registry, name, dist=None):
+    (status,) = (s for s in registry.status() if s.name == name and dist in (None, s.dist))
+    return status
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "code"),
+    [
+        (None, "cpu", None),
+        ("", "cpu", None),
+        ("cpu", "cpu", None),
+        ("cpu", "acme", "not-listed"),
+        ("c*", "cuda", None),
+        ("c*, !cuda", "cuda", "denied"),
+        ("!cuda", "acme", None),
+        ("!*", "acme", "denied"),
+        ("acme=acme-fork", "cpu", None),
+    ],
+)
+def test_lists(text, name, code):
+    refusal = Wishes.parse(text).refusal(name)
+    assert (refusal.code if refusal else None) == code
+    if refusal:
+        assert text in refusal.error
+
+
+def test_the_variable_keeps_a_backend_out(folder, registry, monkeypatch):
+    install(folder, "acme", good("acme"))
+    monkeypatch.setenv("JACKFIELD_BACKENDS", "!acme")
+    assert (status_of(registry, "acme").state, status_of(registry, "acme").code) == ("off", "denied")
+    with pytest.raises(TrustError, match="JACKFIELD_BACKENDS=!acme forbids acme"):
+        registry.select("acme")
+    assert log_of(folder, "acme") == []
+    monkeypatch.setenv("JACKFIELD_BACKENDS", "acme")
+    assert registry.select("acme").devices[0].name == "acme:0"
+
+
+def test_the_list_holds_for_a_plugin_without_manifest(folder, registry, monkeypatch):
+    install(folder, "bare", good("bare"), None)
+    monkeypatch.setenv("JACKFIELD_BACKENDS", "!bare")
+    with pytest.raises(TrustError, match="forbids bare"):
+        registry.select("bare")
+    assert log_of(folder, "bare") == []
+
+
+def test_the_current_folder_is_refused(folder, registry, monkeypatch):
+    install(folder, "planted", good("planted"))
+    monkeypatch.chdir(folder)
+    assert status_of(registry, "planted").code == "outside-site"
+    with pytest.raises(TrustError, match="install it"):
+        registry.select("planted")
+    assert log_of(folder, "planted") == []
+
+
+PROGRAM = """
+import sys
+{first}
+import jackfield as jf
+from jackfield import registry
+print([s.code for s in jf.status() if s.name == "planted"], "jackfield_planted" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("start", ["-c", "-m", "script"])
+def test_planted_code_is_not_run_however_python_starts(tmp_path, start):
+    install(tmp_path, "planted", good("planted"))
+    tmp_path.joinpath("program.py").write_text(PROGRAM.format(first=""))
+    arguments = {
+        "-c": ["-c", PROGRAM.format(first="")],
+        "-m": ["-m", "program"],
+        "script": [str(tmp_path / "program.py")],
+    }
+    result = subprocess.run(
+        [sys.executable, *arguments[start]], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert result.stdout.strip() == "['outside-site'] False"
+    assert log_of(tmp_path, "planted") == []
+
+
+def test_a_folder_of_pythonpath_is_trusted_even_when_current(tmp_path):
+    install(tmp_path, "planted", good("planted"))
+    program = PROGRAM.format(first="") + "print(registry.select('planted').devices[0].name)"
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert result.stdout.split("\n")[-2] == "planted:0"
+
+
+def test_a_module_from_elsewhere_shadows(folder, registry, tmp_path, monkeypatch):
+    install(folder, "acme", good("acme"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    elsewhere.joinpath("jackfield_acme.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    importlib.invalidate_caches()
+    assert status_of(registry, "acme").code == "shadowed"
+    with pytest.raises(TrustError, match=r"rename jackfield_acme\.py"):
+        registry.select("acme")
+
+
+def test_an_editable_install_is_trusted_with_a_note(folder, registry, tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    url = {"url": project.as_uri(), "dir_info": {"editable": True}}
+    install(folder, "acme", good("acme"), sources=project / "src", direct_url=url)
+    monkeypatch.syspath_prepend(str(project / "src"))  # what an editable install's .pth does
+    importlib.invalidate_caches()
+    assert registry.select("acme").devices[0].name == "acme:0"
+    status = status_of(registry, "acme")
+    assert (status.state, status.notes) == ("ok", ("editable install",))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [{"url": "https://example.com", "dir_info": {}}, {"dir_info": {"editable": True}}, [], {"url": "x", "dir_info": 3}],
+)
+def test_an_odd_record_of_origin_is_no_editable_install(folder, registry, url):
+    install(folder, "acme", good("acme"), direct_url=url)
+    assert status_of(registry, "acme").notes == ()
+
+
+@pytest.mark.parametrize("order", [("acme", "fork"), ("fork", "acme")])
+def test_one_owner_of_a_name(folder, monkeypatch, order):
+    dists = {"acme": ("jackfield-acme", "1.9"), "fork": ("acme-fork", "1.10")}
+    for which in order:
+        dist, version = dists[which]
+        install(folder, "acme", good("acme") if which == order[0] else None, dist=dist, version=version)
+    registry = Registry()
+    assert status_of(registry, "acme", "acme-fork").state == "pending"
+    lost = status_of(registry, "acme", "jackfield-acme")
+    assert (lost.state, lost.code) == ("off", "duplicate")
+    assert "also in acme-fork 1.10" in lost.error
+    assert registry.select("acme").devices[0].name == "acme:0"
+    monkeypatch.setenv("JACKFIELD_BACKENDS", "acme=jackfield_acme")
+    assert status_of(Registry(), "acme", "acme-fork").code == "duplicate"
+
+
+def test_one_owner_of_a_kind(folder, registry):
+    install(folder, "acme", good("acme"), version="2.0")
+    shared = manifest("zeta", kinds=[{"kind": "acme", "class": "npu"}])
+    install(folder, "zeta", good("zeta", ["acme:0"]), shared)
+    assert status_of(registry, "zeta").code == "duplicate"
+    assert registry.select("acme").devices[0].backend.name == "acme"
+
+
+def test_a_refused_copy_does_not_win(folder, registry):
+    install(folder, "acme", good("acme"))
+    install(
+        folder, "acme", None, manifest("acme", contract={"min": "9.0", "max": "9.0"}), dist="acme-fork", version="9.0"
+    )
+    assert status_of(registry, "acme", "jackfield-acme").state == "pending"
+    assert status_of(registry, "acme", "acme-fork").code == "too-new"
+    assert registry.select("acme").devices[0].name == "acme:0"
