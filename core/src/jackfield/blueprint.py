@@ -32,7 +32,7 @@ class Request:
 
     devices: of the selection, best first; named: the user named them. fallbacks: what may take over.
     homes: state name to device name. held: layouts of a constant on a device, to bytes. identity: of a source.
-    one_by_one: runs of one step each, for checks between steps. guard: bytes behind every reservation.
+    checks: words of JACKFIELD_CHECK; any of them makes runs of one step each. guard: bytes behind every reservation.
     """
 
     devices: Sequence[OpenDevice]
@@ -46,7 +46,7 @@ class Request:
     identity: Callable[[Source], Key] = _by_object
     memo: Memo = field(default_factory=dict)
     guard: int = 0
-    one_by_one: bool = False
+    checks: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
         flow, panel, steps, policy=request.policy, pins=request.pins, homes=homes, room=_room(panel, request)
     )
     layout = lay_out(flow, placement, panel, policy=request.policy)
-    parts = split(layout, panel, one_by_one=request.one_by_one)
+    parts = split(layout, panel, one_by_one=bool(request.checks))
     constants = choose(parts.runs, panel, held=held, identity=request.identity)
     memory = plan_memory(parts, panel, guard=request.guard)
     return Blueprint(flow, request, panel, placement, layout, parts, constants, memory, [*notes, *placement.notes])

@@ -47,16 +47,18 @@ class Memory:
     """The memory plan of one Plan.
 
     groups: for every run, indices of its items in execution order. places: chunk and offset of every value in its
-    device's arena. arenas: by device. scratch: for every run, its block, or None. born, dies: first and last moment of
-    a value; moments: of the groups, run by run.
+    device's arena. arenas: by device. scratch: for every run, its block, or None. moments: of the groups, run by run;
+    copy_moments: of the copies before each run. reserved: by device, every life in the arena, its place, and whether it
+    is an input's. reused: how many results took over an operand's memory.
     """
 
     groups: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)
     places: dict[Value, tuple[int, int]] = field(default_factory=dict)
     arenas: dict[int, Arena] = field(default_factory=dict)
     scratch: list[Value | None] = field(default_factory=list)
-    lives: dict[Value, Life] = field(default_factory=dict)
+    reserved: dict[int, list[tuple[Life, tuple[int, int], bool]]] = field(default_factory=dict)
     moments: list[list[int]] = field(default_factory=list)
+    copy_moments: list[int] = field(default_factory=list)
     reused: int = 0
 
 
@@ -230,6 +232,7 @@ class _Planner:
     def live(self) -> None:
         moment = 0
         for run, groups, wish in zip(self.parts.runs, self.memory.groups, self.wishes, strict=True):
+            self.memory.copy_moments.append(moment)
             if run.copies:
                 for copy in run.copies:
                     self._use(copy.source, moment)
@@ -321,7 +324,6 @@ class _Planner:
                 lives.setdefault(value.device, {})[value] = Life(value.nbytes + self.guard, 0, self.end)
         for value, start in self.born.items():
             end = self.end if value in self.outputs else self.last_use[value]
-            self.memory.lives[value] = Life(value.nbytes, start, end)
             owner = self._owner(value)
             mine = lives.setdefault(owner.device, {})
             known = mine.get(owner)
@@ -346,13 +348,14 @@ class _Planner:
                 spec = bytes_spec(nbytes)
                 block = Value("scratch", run.device, spec, nbytes=nbytes)
                 lives.setdefault(run.device, {})[block] = Life(nbytes + self.guard, moments[0], moments[-1])
-                self.memory.lives[block] = Life(nbytes, moments[0], moments[-1])
             self.memory.scratch.append(block)
 
     def _pack(self, number: int, lives: Mapping[Value, Life]) -> None:
         device = self.panel.device(number)
         arena = pack(list(lives.values()), alignment=device.alignment, max_buffer=device.target.limits.max_buffer)
         self.memory.arenas[number] = arena
+        inputs = [value.kind == "input" for value in lives]
+        self.memory.reserved[number] = list(zip(lives.values(), arena.places, inputs, strict=True))
         self.memory.places.update(zip(lives, arena.places, strict=True))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from .backend import Device, Group, Place, PlacedStep, Program
 from .blueprint import Blueprint
+from .checks import Watch
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
 from .graph import Tensor
 from .hosting import HostType, array_of, bytes_of
@@ -135,6 +136,7 @@ class Plan:
         """Compile every run for the addresses its memory has now."""
         binder = _Binder(self._drawn, self._store, self._arenas)
         drawn, panel = self._drawn, self._drawn.panel
+        watch = Watch(drawn, binder.chunk, binder.place) if drawn.request.checks else None
         self._programs: list[Program] = []
         self._schedule: list[Callable[[], None]] = []
         self._labels: list[str] = []
@@ -142,14 +144,21 @@ class Plan:
         for number, run in enumerate(drawn.runs):
             name = panel.name(run.device)
             if run.copies:
-                self._schedule.append(binder.copies(run))
+                batch = binder.copies(run)
+                if watch is not None:
+                    batch = watch.around(batch, drawn.memory.copy_moments[number], run, copies=True)
+                self._schedule.append(batch)
                 self._labels.append(f"copy {len(run.copies)} to {name}")
                 self._at.append(name)
             program = binder.program(number, run)
             self._programs.append(program)
-            self._schedule.append(program.run)
+            step = program.run
+            if watch is not None:
+                step = watch.around(step, drawn.memory.moments[number][0], run, copies=False)
+            self._schedule.append(step)
             self._labels.append(f"{name}: {len(run.items)} steps")
             self._at.append(name)
+        self._begin = watch.begin if watch is not None else None
         self._inputs = binder.inputs()
         self._outputs = [binder.output(ref) for ref in drawn.parts.outputs]
         self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
@@ -246,6 +255,8 @@ class Plan:
         times = self._times = [perf_counter()]
         finished = False
         try:
+            if self._begin is not None:
+                self._begin()
             for one, data in writes:
                 if one.type.nbytes:
                     for write, buffer, offset in one.targets:
@@ -318,6 +329,10 @@ class _Binder:
                 base = self._in_arena(value)
             self.bases[value] = base
         return base
+
+    def chunk(self, number: int, part: int) -> Any:
+        """The buffer of one chunk of a device's arena."""
+        return self.arenas.chunks[self.panel.name(number)][part][0]
 
     def _in_arena(self, value: Value) -> tuple[Any, int]:
         chunk, offset = self.memory.places[value]

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import registry
 from .blueprint import Blueprint, Request, draw
+from .checks import GUARD
 from .errors import Busy, PlanError
 from .graph import Tensor
 from .hosting import HostType, array_of, bytes_of, fresh
@@ -28,7 +29,6 @@ log = logging.getLogger("jackfield")
 
 POLICIES = ("strict", "prefer", "auto")
 CHECKS = ("nan", "replicas", "promises", "memory")
-GUARD = 64  # bytes behind every reservation under JACKFIELD_CHECK=memory
 
 Output = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 PinList = Mapping[Any, str] | Sequence[tuple[Tensor | str, str]]
@@ -169,7 +169,6 @@ class Session:
         return plan
 
     def _request(self, pins: PinList | None) -> Request:
-        between = bool(self._checks)
         return Request(
             devices=self._selection.devices,
             fallbacks=self._fallbacks,
@@ -182,7 +181,7 @@ class Session:
             identity=identity,
             memo=self._store.memo,
             guard=GUARD if "memory" in self._checks else 0,
-            one_by_one=between,
+            checks=self._checks,
         )
 
     def _fill(self, drawn: Blueprint) -> None:
