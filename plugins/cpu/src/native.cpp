@@ -1,6 +1,6 @@
 // The Python face of the CPU kernels. Plain tuples come in, so the core needs no class of ours:
 //   view    (address, dtype name, layout name, constant, shape, strides)
-//   step    (op, result view, [operand view or None, in declaration order], [attribute values in the kernel's order])
+//   step    (op, result view, [operand view or None], [attribute value]), both in the order of the kernel's own lists
 #include "levels.h"
 #include "memory.h"
 #include "pool.h"

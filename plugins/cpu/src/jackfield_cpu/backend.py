@@ -21,7 +21,7 @@ from jackfield.backend import (
 from . import _native
 from .device import CpuDevice
 from .settings import read_settings
-from .steps import TABLE, step_tuple, view_tuple
+from .steps import TABLE, operand_order, step_tuple, view_tuple
 
 __all__ = ["CpuBackend"]
 
@@ -63,8 +63,10 @@ class CpuBackend(Backend):
         return self._refusals[step]
 
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
-        operands = TABLE[step.op][0]
-        return tuple(operands[i][1] if i < len(operands) else "dense" for i in range(len(step.operands)))  # type: ignore[misc]
+        answers: list[Reads] = ["dense"] * len(step.operands)
+        for (_, reads, _, _), i in zip(TABLE[step.op][0], operand_order(step.op), strict=True):
+            answers[i] = reads
+        return tuple(answers)
 
     def pack(self, constant: Spec, users: Sequence[Step], target: Target) -> Packing | None:
         """The first packing that fits the constant and that every user's kernel reads."""
@@ -86,7 +88,7 @@ def _target(level: str) -> Target:
     return Target(kind="cpu", arch=level, features=frozenset({"host_visible", "reads_host"}), rates=RATES[level])
 
 
-def _kernel(operands: list[tuple[str, str, list[str], list[str]]], attributes: list[str], results: list[str]) -> Kernel:
+def _kernel(operands: list[_native.Operand], attributes: list[str], results: list[str]) -> Kernel:
     return Kernel(
         operands={name: frozenset(dtypes) for name, _, dtypes, _ in operands},
         results=frozenset(results),
@@ -97,9 +99,8 @@ def _kernel(operands: list[tuple[str, str, list[str], list[str]]], attributes: l
 
 def _reads_layout(step: Step, constant: Spec, layout: str) -> bool:
     """Every operand of the step that is this constant may come in the layout."""
-    rows = TABLE.get(step.op)
-    if rows is None:
+    if step.op not in TABLE:
         return False
-    operands = rows[0]
-    at = [i for i, spec in enumerate(step.operands) if spec is not None and spec == constant]
-    return bool(at) and all(i < len(operands) and layout in operands[i][3] for i in at)
+    at = {i for i, spec in enumerate(step.operands) if spec == constant}
+    rows = zip(TABLE[step.op][0], operand_order(step.op), strict=True)
+    return bool(at) and at <= {i for (_, _, _, layouts), i in rows if layout in layouts}

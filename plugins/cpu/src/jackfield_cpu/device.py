@@ -19,11 +19,10 @@ from jackfield.backend import (
     Step,
     Target,
     Usage,
-    operand_names,
 )
 
 from . import _native
-from .steps import placed_tuple, step_tuple
+from .steps import OPERANDS, placed_tuple, step_tuple
 
 __all__ = ["CpuDevice", "CpuProgram"]
 
@@ -104,7 +103,7 @@ class CpuProgram(Program):
     def check(self) -> None:
         if self._native.faulty and (fault := self._native.take_fault()):
             op, what, operand, value = fault
-            name = operand_names(op)[operand]
+            name = OPERANDS[op][operand]
             if what == "index":
                 raise BadIndex(f"[{op}] {name} holds {value}, which lies outside")
             raise KernelError(f"[{op}] {name} holds NaN or inf in block {value}, which a block dtype can't store")

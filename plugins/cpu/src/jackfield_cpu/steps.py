@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
-from jackfield.backend import PlacedStep, Spec, Step
+from jackfield.backend import PlacedStep, Spec, Step, operand_names
 
 from . import _native
 
-__all__ = ["ATTRIBUTES", "TABLE", "placed_tuple", "step_tuple", "view_tuple"]
+__all__ = ["ATTRIBUTES", "OPERANDS", "TABLE", "operand_order", "placed_tuple", "step_tuple", "view_tuple"]
 
 TABLE = _native.kernels()
+OPERANDS = {op: tuple(row[0] for row in operands) for op, (operands, _, _) in TABLE.items()}
 ATTRIBUTES = {op: tuple(attributes) for op, (_, attributes, _) in TABLE.items()}
+
+
+@cache
+def operand_order(op: str) -> tuple[int, ...]:
+    """For each operand of the kernel, in its own order: where it stands in the op's declaration."""
+    declared = operand_names(op)
+    return tuple(declared.index(name) for name in OPERANDS[op])
 
 
 def view_tuple(spec: Spec, address: int = 0) -> _native.View:
@@ -20,10 +29,10 @@ def view_tuple(spec: Spec, address: int = 0) -> _native.View:
 
 def step_tuple(step: Step, addresses: Sequence[int] | None = None, result: int = 0) -> _native.Step:
     """A step for `why_not` and `scratch` (no addresses) or for a Program."""
-    operands = [
-        view_tuple(spec, addresses[i] if addresses else 0) if spec is not None else None
-        for i, spec in enumerate(step.operands)
-    ]
+    operands = []
+    for i in operand_order(step.op):
+        spec = step.operands[i]
+        operands.append(None if spec is None else view_tuple(spec, addresses[i] if addresses else 0))
     attrs = [step.attrs[name] for name in ATTRIBUTES[step.op]]
     return step.op, view_tuple(step.result, result), operands, attrs
 
