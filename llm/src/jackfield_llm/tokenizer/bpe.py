@@ -114,30 +114,35 @@ def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool)
     controls = set(vocabulary.controls())
     for text in controls:
         del ids[text]
-    merges = _merges(metadata, vocabulary.tokens)
-    try:
-        return models.BPE(ids, merges, **options)
-    except Exception as e:  # the library has no exception of its own
-        merges = [pair for pair in merges if controls.isdisjoint((*pair, "".join(pair)))]
-        for place, (left, right) in enumerate(merges):
-            for text in (left, right, left + right):
-                if text not in ids:
-                    message = f"{_MERGES} joins {left!r} and {right!r} (number {place}): {text!r} must be a token"
-                    raise TokenizerError(message) from e
-    return models.BPE(ids, merges, **options)
+    return models.BPE(ids, _merges(metadata, ids, controls), **options)
 
 
-def _merges(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[tuple[str, str]]:
+def _merges(metadata: Mapping[str, Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
+    """The merges in their order, without those into or out of control tokens.
+
+    All is checked here, because the library does not survive a merge that is longer than every token.
+    """
     found = metadata.get(_MERGES)
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
         raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
-    own = dict(zip(tokens, tokens, strict=True))  # halves of merges are tokens: one text in memory serves both
+    own = {text: text for text in ids}  # halves of merges are tokens: one text in memory serves both
     pairs = []
     for place, line in enumerate(found):
         # The first letter may itself be a space, so the one that separates is looked for behind it.
         cut = line.find(" ", 1) if isinstance(line, str) else -1
         if cut < 0:
             raise TokenizerError(f"{_MERGES}[{place}] is {line!r}: must be two texts and a space between")
-        left, right = line[:cut], line[cut + 1 :]
-        pairs.append((own.get(left, left), own.get(right, right)))
+        left, right = own.get(line[:cut]), own.get(line[cut + 1 :])
+        if left is not None and right is not None and left + right in own:
+            pairs.append((left, right))
+        else:
+            _check_left_out(place, line[:cut], line[cut + 1 :], own, controls)
     return pairs
+
+
+def _check_left_out(place: int, left: str, right: str, tokens: Mapping[str, str], controls: set[str]) -> None:
+    """Raises unless a merge concerns a control token, which is no part of plain text."""
+    for text in (left, right, left + right):
+        if text not in tokens and text not in controls:
+            message = f"joins {left!r} and {right!r} (number {place}): {text!r} must be a token"
+            raise TokenizerError(f"{_MERGES} {message}")

@@ -71,8 +71,8 @@ A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-10
 118A0-118DF 1E900-1E943
 """
 _CASED = "".join("-".join(rf"\x{{{end}}}" for end in reach.split("-")) for reach in _CASED_RANGES.split())
-_DEEPSEEK_SIGNS = r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"
-_HAN_HANGUL = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+"
+_DEEPSEEK_SIGNS = r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3001}\x{3002}]+"
+_HAN_HANGUL = r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&\S]+"
 
 _DIGITS_THEN_GPT2 = PreTokenizer((r"\p{N}", _GPT2))
 _PLAIN_GPT2 = PreTokenizer((_GPT2,))

@@ -214,11 +214,7 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or not len(found):
         raise TokenizerError("tokenizer.ggml.tokens: must be a list of texts that is not empty")
     tokens = list(found)
-    try:
-        unlike = len(set(tokens)) != len(tokens)
-    except TypeError:
-        unlike = True
-    if unlike or "" in tokens or not isinstance(tokens[0], str):
+    if set(map(type, tokens)) != {str} or "" in tokens or len(set(tokens)) != len(tokens):
         return _repaired(tokens)
     return tokens
 
@@ -241,12 +237,14 @@ def _numbers(metadata: Mapping[str, Any], key: str, size: int, dtype: type[np.ge
     found = metadata.get(_PREFIX + key)
     if found is None:
         return None
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        raise TokenizerError(f"{_PREFIX}{key}: must be a list of numbers")
     try:
         numbers = np.asarray(found)
-        wrong = numbers.ndim != 1 or numbers.dtype.kind not in "iuf" or (dtype is np.int8 and numbers.dtype.kind == "f")
     except (TypeError, ValueError) as e:
         raise TokenizerError(f"{_PREFIX}{key}: must be a list of numbers") from e
-    if wrong or len(numbers) < size:
+    kinds = "iu" if dtype is np.int8 else "iuf"
+    if numbers.ndim != 1 or numbers.dtype.kind not in kinds or len(numbers) < size:
         raise TokenizerError(f"{_PREFIX}{key} holds {len(found)} entries: must be {size} numbers, one a token")
     numbers = numbers[:size]
     if dtype is np.int8:
