@@ -110,6 +110,8 @@ def _worst(got: Array, want: Array, wrong: Array, law: str) -> str:
 def _close(example: Example, arrays: list[Array | None], got: Array, want: Array) -> str:
     finite = np.isfinite(want)
     same = np.isnan(want) & np.isnan(got) | (got == want)
+    if example.op.tolerance == "M" and _has_blocks(example):
+        same |= np.isnan(got)  # whoever rounds x to integers can't keep an inf: the row becomes NaN
     if not (finite | same).all():
         return _worst(got, want, ~(finite | same), "must be the same")
     if not np.isfinite(got[finite]).all():
@@ -130,7 +132,7 @@ def _bounds(example: Example, arrays: list[Array | None], want: Array) -> tuple[
     op, dtype = example.op, example.result.dtype
     ulp = _ulp(want, dtype) if dtype is not f32 else np.zeros_like(want)
     size = np.abs(want)
-    blocks = any(s is not None and s.dtype.is_block for s in example.specs)
+    blocks = _has_blocks(example)
     laws: dict[str, Callable[[], tuple[Array | None, float | None]]] = {
         "A": lambda: (_ulp(want, dtype) + TINY, None),
         "T": lambda: (ulp + 1e-6 + (2e-6 * size if dtype is f32 else 0), None),
@@ -144,6 +146,10 @@ def _bounds(example: Example, arrays: list[Array | None], want: Array) -> tuple[
         with np.errstate(all="ignore"):
             bound = bound + np.nan_to_num(op.declared.slack(named, example.attrs), nan=0, posinf=np.inf)
     return bound, nmse
+
+
+def _has_blocks(example: Example) -> bool:
+    return any(s is not None and s.dtype.is_block for s in example.specs)
 
 
 def _ulp(want: Array, dtype: DType) -> Array:
