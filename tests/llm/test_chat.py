@@ -20,7 +20,8 @@ SPECIALS = ["<|im_start|>", "<|im_end|>", "<s>", "☃"]
 # One token a byte, then the special ones: enough to see which texts became special.
 BYTES = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x100, 0x144))]
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim + '<|im_end|>' }}\n"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim + '<|im_end|>' }}\n"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
@@ -208,5 +209,5 @@ def test_what_is_no_template_or_no_list_of_messages():
         with pytest.raises(ChatError, match="must be a list of mappings"):
             template.render(wrong)
     for wrong in (["Hi"], [{"content": "Hi"}], [{"role": 3}]):
-        with pytest.raises(ChatError, match="message 0 is .* must be a mapping with a role"):
+        with pytest.raises(ChatError, match=r"message 0 is .* must be a mapping with a role"):
             template.render(wrong)

@@ -368,7 +368,7 @@ def test_package_names_of_another_form_are_refused(spec, cache):
 
 @pytest.mark.parametrize("spec", ["hf:", "hf:owner/x.gguf", "hf:owner/repo/x.bin", "hf:../../x.gguf/y"])
 def test_hub_names_of_another_form_are_refused(spec):
-    with pytest.raises(SourceError, match="not of the form hf:owner/repo/file.gguf"):
+    with pytest.raises(SourceError, match=r"not of the form hf:owner/repo/file\.gguf"):
         sources.resolve(spec)
 
 

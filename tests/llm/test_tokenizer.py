@@ -1,8 +1,9 @@
-"""Tokenizers: the default model's golden ids, small vocabularies against plain oracles, and files that make no sense."""
+"""Tokenizers: the default model's golden ids, small vocabularies against plain oracles, files that make no sense."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -138,9 +139,7 @@ def test_an_unfinished_character_is_held_back():
 def naive_bpe(word, ranks):
     symbols = list(word)
     while True:
-        pairs = [
-            (ranks[pair], place) for place, pair in enumerate(zip(symbols, symbols[1:], strict=False)) if pair in ranks
-        ]
+        pairs = [(ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks]
         if not pairs:
             return symbols
         _, place = min(pairs)
@@ -170,7 +169,7 @@ def test_a_whole_word_that_is_a_token_is_taken_where_the_pre_tokenizer_says_so()
     assert texts(merged, merged.encode("abcd")) == ["ab", "cd"]
 
 
-# Words of one text, by pre-tokenizer: the ids of a vocabulary of bytes do not show them, so one merge a pair of letters does.
+# The words of a text, by pre-tokenizer.
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [
@@ -326,11 +325,7 @@ def naive_spm(text, scores):
     """All joins one by one: the best score first, of equal ones the leftmost."""
     symbols = list(text)
     while True:
-        joins = [
-            (-scores[a + b], place)
-            for place, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False))
-            if a + b in scores
-        ]
+        joins = [(-scores[a + b], place) for place, (a, b) in enumerate(pairwise(symbols)) if a + b in scores]
         if not joins:
             return symbols
         _, place = min(joins)

@@ -28,7 +28,7 @@ class ChatError(ModelError, ValueError):
     """A chat template that is absent, hostile, wrong, or that refuses the messages."""
 
 
-class ContextOverflow(Error, ValueError):  # noqa: N818 - named for what happened, as the tree it belongs to
+class ContextOverflow(Error, ValueError):
     """More tokens than the context holds; the text names the limit.
 
     needed, limit: tokens.

@@ -22,7 +22,7 @@ _POLL_S = 0.1
 _WORDS = 240  # characters of an installer's message that are worth showing
 
 
-class WayFailed(Exception):  # noqa: N818 - never leaves `fetch_wheel`
+class WayFailed(Exception):
     """One way did not work; the text says why."""
 
 

@@ -42,7 +42,7 @@ class ByteBPE:
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, letters])
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
         return list(self._library.encode(text, add_special_tokens=False).ids)
 
     def piece(self, text: str) -> bytes:
@@ -58,7 +58,7 @@ class TextBPE:
         self.texts = _Texts(self._library, vocabulary)
         self._library.normalizer = normalizers.Replace(" ", _SPACE)
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
         ids: list[int] = []
         for word in re.findall(r"[^\n]+|\n+", text):
             # Runs of line breaks are tokens of their own that no merge makes.

@@ -27,7 +27,7 @@ _REMEMBERED_WORDS = 8192
 class SentencePiece:
     """Joins by score; what is no token in the end is written as bytes, or as the unknown token."""
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:  # noqa: ARG002 - all is in the vocabulary
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         if vocabulary.scores is None:
             raise TokenizerError("tokenizer.ggml.scores: absent; this kind of vocabulary needs a number for each token")
         self.texts = vocabulary.tokens

@@ -23,7 +23,7 @@ _LONGEST_WORD = 1 << 20  # letters; the library would take a longer word for unk
 class WordPiece:
     """The longest tokens from the left, within words that white space, signs and Chinese characters separate."""
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:  # noqa: ARG002 - all is in the vocabulary
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         if vocabulary.unknown is None:
             raise TokenizerError("tokenizer.ggml.unknown_token_id: absent; this kind of vocabulary needs one")
         self.texts = vocabulary.tokens
@@ -48,7 +48,7 @@ class WordPiece:
         )
         self._library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 - no space is ever put in front
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
         return list(self._library.encode(text, add_special_tokens=False).ids)
 
     def piece(self, text: str) -> bytes:
