@@ -26,6 +26,8 @@ from peer import Peer, PeerError, build, peer_dir
 
 CONTEXT = 1024
 MIB = 1024 * 1024
+PEER_BYTES = 143_000_000
+"""llama.cpp's resident memory with the default model on the reference machine: what the aim counts with."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def speed_line(row: Row) -> str:
 
 def memory(peer: Peer, chosen: argparse.Namespace) -> dict[str, int]:
     """Largest resident size in bytes: the peer's, ours, and of an interpreter that only imports what ours imports."""
-    threads = max(chosen.threads)
+    threads = min(chosen.threads)
     sizes = {"llama.cpp": run_child(peer_memory_command(peer, chosen.model, threads), threads)[1]}
     if not chosen.peer_only:
         sizes["jackfield"] = run_child(our_command("memory", chosen.model, CONTEXT, chosen.device), threads)[1]
@@ -182,8 +184,9 @@ def print_memory(sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
         print(f"  {name:<10} {size / MIB:7.1f} MiB  {size / 1e6:7.1f} MB")
     if "jackfield" in sizes:
-        allowed = sizes["llama.cpp"] + sizes["imports"]
-        print(f"  jackfield is at {sizes['jackfield'] / allowed:.2f} of llama.cpp and the imports together")
+        here, aim = sizes["llama.cpp"] + sizes["imports"], PEER_BYTES + sizes["imports"]
+        print(f"  jackfield is at {sizes['jackfield'] / here:.2f} of llama.cpp here and the imports together,")
+        print(f"  at {sizes['jackfield'] / aim:.2f} of the aim: {PEER_BYTES / 1e6:.0f} MB and the imports")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -11,10 +11,12 @@ import numpy as np
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 FAULTS = {
-    "other rotation": {"llama", "llama_quantised", "qwen2", "qwen3", "gemma3"},  # pairs (i, i + half) for (2i, 2i + 1) and the reverse
+    # pairs (i, i + half) for (2i, 2i + 1) and the reverse
+    "other rotation": {"llama", "llama_quantised", "qwen2", "qwen3", "gemma3"},
     "no rotation base": {"llama_rope_freqs", "qwen2", "qwen3", "gemma3"},  # 10000 for the file's
     "no rope_freqs": {"llama_rope_freqs"},
-    "heads in other order": {"llama", "llama_quantised", "gemma3"},  # query head h with key head h % kv_heads for h // group
+    # query head h with key head h % kv_heads for h // group
+    "heads in other order": {"llama", "llama_quantised", "gemma3"},
     "no bias": {"qwen2"},
     "no head norms": {"qwen3", "gemma3"},
     "no window": {"gemma3", "gemma3_defaults"},
