@@ -7,7 +7,8 @@ namespace jackfield { namespace {
 
 constexpr uint64_t CACHES = bit(F32) | bit(F16) | bit(BF16);
 constexpr Operand operands[] = {{"q", ROWS, bit(F32)},   {"k", ROWS, CACHES},     {"v", ROWS, CACHES},
-                                {"mask", ROWS, bit(F32) | bit(F16)}, {"sinks", ANY, bit(F32)}, {"kv_len", ANY, bit(I32)}};
+                                {"mask", ROWS, bit(F32) | bit(F16)}, {"sinks", ANY, bit(F32)}, {"kv_rows", ANY, bit(I32)},
+                                {"kv_len", ANY, bit(I32)}};
 // kv_limit is a hint about the mask: without it the result is the same. precision: all sums are f32 anyway.
 constexpr const char* const attributes[] = {"scale",         "causal",   "window",    "max_bias",
                                             "logit_softcap", "kv_limit", "precision", nullptr};
@@ -15,12 +16,13 @@ constexpr const char* const attributes[] = {"scale",         "causal",   "window
 // The one place that chooses: planner and run ask it.
 bool by_tiles(const Step& s) {
     const int64_t T = s.in[Q_].shape[2], share = s.in[Q_].shape[1] / s.in[K_].shape[1];
-    return T >= 4 && T * share >= 12;
+    return s.in[KV_ROWS_] || (T >= 4 && T * share >= 12);
 }
 
 bool why_not(const Step& s, Words& words) {
-    if (s.in[K_].shape[2] <= INT32_MAX) return false;
-    words << "k has " << s.in[K_].shape[2] << " columns, limit " << int64_t(INT32_MAX);
+    const int64_t columns = Extents(s).N;
+    if (columns <= INT32_MAX) return false;
+    words << columns << " columns, limit " << int64_t(INT32_MAX);
     return true;
 }
 

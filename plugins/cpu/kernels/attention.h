@@ -6,7 +6,7 @@
 
 namespace jackfield { namespace {
 
-enum { Q_, K_, V_, MASK_, SINKS_, KV_LEN_ };
+enum { Q_, K_, V_, MASK_, SINKS_, KV_ROWS_, KV_LEN_ };
 enum { SCALE_, CAUSAL_, WINDOW_, MAX_BIAS_, SOFTCAP_ };
 
 // A column that is not kept has this weight. It is no result of exp, so "weight 0" and "must not be read" differ.
@@ -27,7 +27,7 @@ struct Range {
 JF_INLINE int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 struct Extents {
-    int64_t S, H, T, N, DK, DV, groups, share;  // groups: K/V heads; share: query heads of each
+    int64_t S, H, T, N, DK, DV, groups, share;  // N: columns; groups: K/V heads; share: query heads of each
     int64_t window;
     float scale, softcap;
     bool causal;
@@ -35,7 +35,7 @@ struct Extents {
     JF_INLINE explicit Extents(const Step& s) {
         const View &q = s.in[Q_], &k = s.in[K_];
         S = q.shape[0], H = q.shape[1], T = q.shape[2], DK = q.shape[3];
-        groups = k.shape[1], N = k.shape[2], DV = s.in[V_].shape[3];
+        groups = k.shape[1], N = s.in[KV_ROWS_] ? s.in[KV_ROWS_].shape[3] : k.shape[2], DV = s.in[V_].shape[3];
         share = H / groups;
         scale = float(s.attr[SCALE_].number);
         softcap = float(s.attr[SOFTCAP_].number);

@@ -69,15 +69,8 @@ template <DType D> JF_INLINE bool widen_row(const char* from, float* to, int64_t
     return any != 0;
 }
 
-inline bool widen_rows(DType d, const char* from, int64_t stride, float* to, int64_t step, int64_t rows, int64_t n) {
-    bool bad = false;
-    for (int64_t r = 0; r < rows; r++) {
-        const char* row = from + r * stride;
-        bad |= d == F16   ? widen_row<F16>(row, to + r * step, n)
-               : d == F32 ? widen_row<F32>(row, to + r * step, n)
-                          : widen_row<BF16>(row, to + r * step, n);
-    }
-    return bad;
+JF_INLINE bool widen_row(DType d, const char* from, float* to, int64_t n) {
+    return d == F16 ? widen_row<F16>(from, to, n) : d == F32 ? widen_row<F32>(from, to, n) : widen_row<BF16>(from, to, n);
 }
 
 struct Tiles {
@@ -171,18 +164,53 @@ struct Tiles {
     }
 
     void run_tile(const Block& b, int64_t column, int64_t n, const Memory& m) const {
-        const View &k = s.in[K_], &v = s.in[V_];
-        const char* keys = k.data + b.stream * k.stride[0] + b.group * k.stride[1] + column * k.stride[2];
-        const char* values = v.data + b.stream * v.stride[0] + b.group * v.stride[1] + column * v.stride[2];
-        widen_rows(k.dtype, keys, k.stride[2], m.keys, k_step, n, x.DK);
-        const bool special = widen_rows(v.dtype, values, v.stride[2], m.values, v_step, n, x.DV);
+        bool dropped[TILE] = {};
+        const bool special = load_tile(b, column, n, m, dropped);
         product_tile(m.keys, k_step, 1, m.queries, x.DK, n, m.logits, nullptr, b.vectors);
         if (x.softcap != 0) cap(n, b.vectors, m);
         if (s.in[MASK_]) add_mask(b, column, n, m);
-        const bool edge = s.in[MASK_] || column < b.common.low || column + n > b.common.high;
-        for (int64_t v_ = 0; v_ < b.vectors; v_++) softmax_lanes(column, n, v_ * W, edge, m);
+        if (s.in[KV_ROWS_]) drop(n, m, dropped);
+        const bool edge = s.in[MASK_] || s.in[KV_ROWS_] || column < b.common.low || column + n > b.common.high;
+        for (int64_t v = 0; v < b.vectors; v++) softmax_lanes(column, n, v * W, edge, m);
         if (special && edge) weigh_kept(b, n, m);
         else product_tile(m.values, 1, v_step, m.logits, n, x.DV, m.sums, m.factor, b.vectors);
+    }
+
+    // K and V of a tile in f32; true if V holds inf or NaN. A column that a list leaves out is not read: zeros.
+    bool load_tile(const Block& b, int64_t column, int64_t n, const Memory& m, bool* dropped) const {
+        const View &k = s.in[K_], &v = s.in[V_], &list = s.in[KV_ROWS_];
+        const int64_t stream = list ? 0 : b.stream;
+        const char* const keys = k.data + stream * k.stride[0] + b.group * k.stride[1];
+        const char* const values = v.data + stream * v.stride[0] + b.group * v.stride[1];
+        bool special = false;
+        for (int64_t i = 0; i < n; i++) {
+            float *const key = m.keys + i * k_step, *const value = m.values + i * v_step;
+            const int64_t row = list ? listed(b.stream, column + i) : column + i;
+            if (row < 0) {
+                dropped[i] = true;
+                memset(key, 0, size_t(k_step) * 4);
+                memset(value, 0, size_t(v_step) * 4);
+                continue;
+            }
+            widen_row(k.dtype, keys + row * k.stride[2], key, x.DK);
+            special |= widen_row(v.dtype, values + row * v.stride[2], value, x.DV);
+        }
+        return special;
+    }
+
+    // The cache row of a column, negative for padding. One beyond the cache is a fault and left out.
+    int64_t listed(int64_t stream, int64_t column) const {
+        const View& list = s.in[KV_ROWS_];
+        int32_t row;
+        memcpy(&row, list.data + stream * list.stride[2] + column * list.stride[3], 4);
+        if (row < s.in[K_].shape[2]) return row;
+        set_fault(s, FAULT_INDEX, KV_ROWS_, row);
+        return -1;
+    }
+
+    static void drop(int64_t n, const Memory& m, const bool* dropped) {
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t lane = 0; dropped[i] && lane < TILE; lane++) m.logits[i * TILE + lane] = -INFINITE;
     }
 
     void cap(int64_t n, int64_t vectors, const Memory& m) const {
