@@ -40,17 +40,19 @@ JF_INLINE vi bytes_at(const uint8_t* p) {
 }
 JF_INLINE vi every_byte(int b) { return vi{} + b * 0x01010101; }
 
-// W bytes, each widened to a lane.
+// W bytes, each widened to a lane. (GCC 12 makes scalar code of the vector conversion.)
 JF_INLINE vi unsigned_lanes(const uint8_t* p) {
-    typedef uint8_t vu __attribute__((vector_size(W)));
-    vu b;
-    memcpy(&b, p, sizeof b);
-    return __builtin_convertvector(b, vi);
+#if defined(__AVX512F__)
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+    return vi{p[0], p[1], p[2], p[3]};
+#endif
 }
 JF_INLINE vi signed_lanes(const uint8_t* p) {
-    vb b;
-    memcpy(&b, p, sizeof b);
-    return __builtin_convertvector(b, vi);
+    const vi wide = unsigned_lanes(p);
+    return (wide ^ 128) - 128;
 }
 JF_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 

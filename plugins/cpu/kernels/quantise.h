@@ -25,7 +25,18 @@ struct Activation {
     constexpr int64_t row_nbytes(int64_t k) const { return k / 32 * unit_nbytes(); }
 };
 
-typedef int8_t vb __attribute__((vector_size(W)));
+// W whole numbers of -128..127 as bytes.
+JF_INLINE void store_bytes(int8_t* to, vi v) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__AVX2__)
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i*)to, _mm_packs_epi16(words, words));
+#else
+    const __m128i words = _mm_packs_epi32((__m128i)v, (__m128i)v), bytes = _mm_packs_epi16(words, words);
+    memcpy(to, &bytes, W);
+#endif
+}
 
 JF_INLINE int32_t sum_lanes(vi v) {
 #if defined(__AVX512F__)
@@ -80,8 +91,7 @@ template <bool SUPER> JF_INLINE void round_unit(const float* x, float f, int8_t*
             vi r = SUPER ? nearest_even(y) : nearest_away(y);
             if (SUPER) r = r > 127 ? vi{} + 127 : r;
             total += r;
-            const vb bytes = __builtin_convertvector(r, vb);
-            memcpy(q + i, &bytes, sizeof bytes);
+            store_bytes(q + i, r);
         }
         sums[half] = sum_lanes(total);
     }

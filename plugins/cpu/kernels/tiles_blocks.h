@@ -28,31 +28,53 @@ typedef __m256i vraw;
 typedef __m128i vraw;
 #endif
 
-// sum + w[first..last) times the row's quants at q. w holds what `prepare` made of the eight vectors.
-template <Products P, int BITS> JF_INLINE vi dot(vi sum, const vi* w, const char* q, int first, int last) {
-    if constexpr (P == WIDE) {
-        for (int j = first; j < last; j++) {
-            sum += JF_WIDE(madd_epi16, (vraw)w[2 * j], (vraw)spread(q + 8 * j));
-            sum += JF_WIDE(madd_epi16, (vraw)w[2 * j + 1], (vraw)spread(q + 8 * j + 4));
-        }
-    }
 #if defined(__AVX512VNNI__)
-    if constexpr (P == VNNI)
-        for (int j = first; j < last; j++)
-            sum = (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w[j], (__m512i)spread(q + 4 * j));
+// Rows side by side, because each instruction waits five cycles for the sum before it. Written out, because GCC 12
+// loads the four bytes by an instruction of their own: with one instruction less for each, 512 rows took 10 % less time.
+template <int COUNT> JF_INLINE void dots_vnni(vi* sum, const vi* w, const char* q, int first, int last) {
+    typedef int32_t __attribute__((may_alias)) four_bytes;
+#pragma GCC unroll 8
+    for (int j = first; j < last; j++)
+#pragma GCC unroll 4
+        for (int i = 0; i < COUNT; i++)
+            asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[i]) : "v"(w[j]), "m"(*(const four_bytes*)(q + 32 * i + 4 * j)));
+}
+#endif
+
+// Pairs of (2^BITS - 1) * 127 are summed in 16 bits as long as they fit.
+#if defined(__AVX2__)
+template <int BITS> JF_INLINE vi dot_pairs(vi sum, const vi* w, const char* q, int first, int last) {
+    constexpr int most = BITS == 4 ? 8 : BITS == 5 ? 4 : 2;
+    for (int j = first; j < last; j += most) {
+        vraw pairs = (vraw)JF_WIDE(maddubs_epi16, (vraw)w[j], (vraw)spread(q + 4 * j));
+        for (int i = j + 1; i < j + most && i < last; i++)
+            pairs = (vraw)JF_WIDE(add_epi16, pairs, (vraw)JF_WIDE(maddubs_epi16, (vraw)w[i], (vraw)spread(q + 4 * i)));
+        sum += JF_WIDE(madd_epi16, pairs, (vraw)(vi{} + 0x00010001));
+    }
+    return sum;
+}
+#endif
+
+// w holds 16-bit columns 0, 2 and 1, 3 by turns.
+JF_INLINE vi dot_wide(vi sum, const vi* w, const char* q, int first, int last) {
+    for (int j = first; j < last; j++) {
+        sum += JF_WIDE(madd_epi16, (vraw)w[2 * j], (vraw)spread(q + 8 * j));
+        sum += JF_WIDE(madd_epi16, (vraw)w[2 * j + 1], (vraw)spread(q + 8 * j + 4));
+    }
+    return sum;
+}
+
+// sum[i] += w[first..last) times the quants of row i, for COUNT rows that follow each other at q.
+template <Products P, int BITS, int COUNT> JF_INLINE void dots(vi* sum, const vi* w, const char* q, int first, int last) {
+#if defined(__AVX512VNNI__)
+    if constexpr (P == VNNI) dots_vnni<COUNT>(sum, w, q, first, last);
 #endif
 #if defined(__AVX2__)
-    if constexpr (P == PAIRS) {
-        constexpr int most = BITS == 4 ? 8 : BITS == 5 ? 4 : 2;  // pairs of (2^BITS - 1) * 127 that fit 15 bits
-        for (int j = first; j < last; j += most) {
-            vraw pairs = (vraw)JF_WIDE(maddubs_epi16, (vraw)w[j], (vraw)spread(q + 4 * j));
-            for (int i = j + 1; i < j + most && i < last; i++)
-                pairs = (vraw)JF_WIDE(add_epi16, pairs, (vraw)JF_WIDE(maddubs_epi16, (vraw)w[i], (vraw)spread(q + 4 * i)));
-            sum += JF_WIDE(madd_epi16, pairs, (vraw)(vi{} + 0x00010001));
-        }
-    }
+    if constexpr (P == PAIRS)
+        for (int i = 0; i < COUNT; i++) sum[i] = dot_pairs<BITS>(sum[i], w, q + 32 * i, first, last);
 #endif
-    return sum;
+    if constexpr (P == WIDE)
+        for (int i = 0; i < COUNT; i++) sum[i] = dot_wide(sum[i], w, q + 64 * i, first, last);
 }
 
 // Columns 0, 2 and 1, 3 of each lane as 16 bits.
@@ -63,38 +85,64 @@ JF_INLINE void widen(vi* w) {
     }
 }
 
+// Weights are read once, in order. One row of x does little work for each byte, so it asks for bytes this far ahead: the
+// hardware alone reached nine tenths of the rate of a plain read.
+constexpr int AHEAD = 3072;
+
+// One unit (32 columns) of the group times the panel, added to acc. `panel` is at the unit.
+template <int32_t D, int WIDTH>
+JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, const char* panel, vf (*acc)[WIDTH]) {
+    using T = Format<D>;
+    constexpr Activation a = T::activation;
+    constexpr int HALVES = T::HALVES;
+    const char *scale = panel + WIDTH * a.quant_nbytes(), *sums = scale + 4 * WIDTH;
+#pragma GCC unroll 4
+    for (int part = 0; part < GROUP / W; part++) {
+        vi w[T::PRODUCTS == WIDE ? 16 : 8];
+        vf factor[HALVES], least;
+        load_quants<D>(quants, u, part * W, w);
+        load_factors<D>(scales, u, part * W, factor, least);
+        if constexpr (T::PRODUCTS == WIDE) widen(w);
+        constexpr int TOGETHER = T::PRODUCTS == VNNI ? (WIDTH < 4 ? WIDTH : 4) : 1;
+#pragma GCC unroll 16
+        for (int m = 0; m < WIDTH; m += TOGETHER) {
+#pragma GCC unroll 2
+            for (int half = 0; half < HALVES; half++) {
+                const int first = 8 / HALVES * half, last = first + 8 / HALVES;
+                vi total[TOGETHER];
+                for (int i = 0; i < TOGETHER; i++)
+                    total[i] = T::AFFINE ? vi{} : spread(sums + 4 * (WIDTH * half + m + i));
+                dots<T::PRODUCTS, T::BITS, TOGETHER>(total, w, panel + m * a.quant_nbytes(), first, last);
+                for (int i = 0; i < TOGETHER; i++) {
+                    const vf d = factor[half] * spread_float(scale + 4 * (m + i));
+                    acc[part][m + i] = fma(to_float(total[i]), d, acc[part][m + i]);
+                }
+            }
+            for (int i = 0; T::AFFINE && i < TOGETHER; i++)
+                acc[part][m + i] = fma(least, spread_float(sums + 4 * (m + i)), acc[part][m + i]);
+        }
+    }
+}
+
 // out[m][r] = row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
 void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64_t blocks, float* out) {
     using T = Format<D>;
-    constexpr Activation a = T::activation;
-    constexpr int PARTS = GROUP / W, HALVES = T::HALVES;
+    constexpr int PARTS = GROUP / W;
+    constexpr int64_t step = WIDTH * T::activation.unit_nbytes();
     vf acc[PARTS][WIDTH] = {};
     for (int64_t b = 0; b < blocks; b++) {
-        for (int u = 0; u < T::UNITS; u++) {
-            const char *scale = panel + WIDTH * a.quant_nbytes(), *sums = scale + 4 * WIDTH;
-#pragma GCC unroll 4
-            for (int part = 0; part < PARTS; part++) {
-                vi w[T::PRODUCTS == WIDE ? 16 : 8];
-                vf factor[HALVES], least;
-                load_quants<D>(quants, u, part * W, w);
-                load_factors<D>(scales, u, part * W, factor, least);
-                if constexpr (T::PRODUCTS == WIDE) widen(w);
-#pragma GCC unroll 16
-                for (int m = 0; m < WIDTH; m++) {
-                    const char* q = panel + m * a.quant_nbytes();
-                    const vf d = spread_float(scale + 4 * m);
-#pragma GCC unroll 2
-                    for (int half = 0; half < HALVES; half++) {
-                        const vi start = T::AFFINE ? vi{} : spread(sums + 4 * (WIDTH * half + m));
-                        const vi total = dot<T::PRODUCTS, T::BITS>(start, w, q, 8 / HALVES * half, 8 / HALVES * (half + 1));
-                        acc[part][m] = fma(to_float(total), factor[half] * d, acc[part][m]);
-                    }
-                    if constexpr (T::AFFINE) acc[part][m] = fma(least, spread_float(sums + 4 * m), acc[part][m]);
-                }
+        if constexpr (WIDTH <= 4) {  // unrolled, shifts are constants and neighbours share loads: half the time for one row
+#pragma GCC unroll 8
+            for (int u = 0; u < T::UNITS; u++) {
+                constexpr int share = T::fields.quant_nbytes / T::UNITS;
+                for (int i = 0; i < share; i += 64) _mm_prefetch((const char*)quants + AHEAD + u * share + i, _MM_HINT_T0);
+                add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
             }
-            panel += WIDTH * a.unit_nbytes();
+        } else {
+            for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
         }
+        panel += T::UNITS * step;
         scales += T::fields.scale_nbytes;
         quants += T::fields.quant_nbytes;
     }
