@@ -11,14 +11,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .dtypes import DType, by_name, i32
+from .draws import Case, Draw, UnboundCase, case, ints, rand, values
+from .dtypes import DType, by_name
 from .dtypes.arrays import convert, dtype_of, widened
-from .errors import AttributeValueError, DTypeError, Error, GraphError, ShapeError
+from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from .graph import Attr, Attrs, Tensor, node, view
 from .spec import Shape, Spec, View
 
@@ -146,71 +147,6 @@ ViewRule = Callable[[Call], View | None]
 Slack = Callable[[Mapping[str, Array | None], Mapping[str, Attr]], Any]
 
 
-@dataclass(frozen=True)
-class Draw:
-    """A tensor to be drawn for a case. dtype None: the dtype under test. fill: what to put in, see `draw`."""
-
-    shape: Shape
-    low: float = -1.0
-    high: float = 1.0
-    dtype: DType | None = None
-    shut: float = 0.0  # share of entries at -inf, for masks
-    fixed: tuple[float, ...] | None = None
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """float64 (or int64) values; the runner casts them to the dtype under test."""
-        if self.fixed is not None:
-            kind = np.float64 if self.dtype is None or self.dtype.is_float else np.int64
-            return np.array(self.fixed, kind).reshape(self.shape)
-        if self.dtype is not None and self.dtype.is_integer:
-            return rng.integers(int(self.low), int(self.high), self.shape, dtype=np.int64)
-        array = rng.uniform(self.low, self.high, self.shape)
-        if self.shut:
-            array[rng.random(self.shape) < self.shut] = -np.inf
-        return array
-
-
-def rand(*shape: int, low: float = -1.0, high: float = 1.0, dtype: DType | None = None, shut: float = 0.0) -> Draw:
-    """Uniform floats in [low, high); a share `shut` of them at -inf. dtype None: the one under test."""
-    return Draw(shape, low, high, dtype, shut)
-
-
-def ints(*shape: int, low: int = 0, high: int, dtype: DType = i32) -> Draw:
-    """Uniform integers in [low, high)."""
-    return Draw(shape, low, high, dtype)
-
-
-def values(array: Any, dtype: DType | None = None) -> Draw:
-    """These very values."""
-    fixed = np.asarray(array)
-    return Draw(fixed.shape, dtype=dtype, fixed=tuple(fixed.reshape(-1).tolist()))
-
-
-@dataclass(frozen=True)
-class Case:
-    """One use of an op to try: draws by operand name, attributes, and the error it must raise, if any."""
-
-    operands: Mapping[str, Draw]
-    attrs: Mapping[str, Attr] = field(default_factory=dict)
-    raises: type[Error] | None = None
-
-    def __str__(self) -> str:
-        parts = [f"{n}={'x'.join(map(str, d.shape)) or 'scalar'}" for n, d in self.operands.items()]
-        return "-".join(parts + [f"{k}={v}" for k, v in self.attrs.items()])
-
-
-@dataclass(frozen=True)
-class _UnboundCase:
-    args: tuple[Draw | None, ...]
-    kwargs: dict[str, Any]
-    raises: type[Error] | None
-
-
-def case(*operands: Draw | None, raises: type[Error] | None = None, **kwargs: Any) -> _UnboundCase:
-    """A conformance case: operands by position or name, attributes by name."""
-    return _UnboundCase(operands, kwargs, raises)
-
-
 class Op:
     """One declared op. Calling it builds a node (or a view) and raises a user's mistakes on that line."""
 
@@ -234,7 +170,7 @@ class Op:
         self.is_view = declared.view is not None
         self.cases: tuple[Case, ...] = tuple(self._bind(c) for c in declared.cases)
 
-    def _bind(self, raw: _UnboundCase) -> Case:
+    def _bind(self, raw: UnboundCase) -> Case:
         named = dict(zip(self.operands, raw.args, strict=False))
         named |= {k: v for k, v in raw.kwargs.items() if k in self.operands}
         attrs = {k: v for k, v in raw.kwargs.items() if k not in self.operands}
@@ -374,7 +310,7 @@ class Declared:
     shape: ShapeRule
     dtype: DTypeRule
     work: WorkRule
-    cases: Sequence[_UnboundCase]
+    cases: Sequence[UnboundCase]
     accepts: Mapping[str, tuple[DType, ...]]
     check: Check | None
     view: ViewRule | None
@@ -391,7 +327,7 @@ def op(
     shape: ShapeRule,
     dtype: DTypeRule,
     work: WorkRule,
-    cases: Sequence[_UnboundCase],
+    cases: Sequence[UnboundCase],
     accepts: Mapping[str, Sequence[DType]],
     tolerance: Tolerance,
     check: Check | None = None,
