@@ -13,7 +13,6 @@ from jackfield import registry
 from jackfield.backend import (
     Backend,
     Device,
-    DeviceError,
     DeviceLost,
     Group,
     Grouping,
@@ -45,7 +44,7 @@ class Minimal(Device):
 
     def __init__(self, name: str, *, rates: Rates = FAST, limits: Limits | None = None, memory: int = 0) -> None:
         self.name = name
-        self.target = Target(kind=name.split(":")[0], arch="numpy", rates=rates, limits=limits or Limits())
+        self.target = Target(kind=name.split(":", maxsplit=1)[0], arch="numpy", rates=rates, limits=limits or Limits())
         self.counts: Counter[str] = Counter()
         self.log: list[tuple[str, int]] = []
         self.live: dict[int, int] = {}
@@ -262,5 +261,3 @@ def registered(*backends: Backend) -> Iterator[None]:
     finally:
         for backend in backends:
             registry.unregister_backend(backend.name)
-
-

@@ -16,13 +16,11 @@ SIZES = ((2, 6), (3, 4), (12,), (4, 3), (2, 3, 2))
 
 @dataclass
 class Built:
-    """A graph, its leaves' data, and the value of every tensor. States are named; `after` is what a call leaves there."""
+    """A graph, the data of its inputs, and the value of every tensor."""
 
     inputs: dict[str, np.ndarray] = field(default_factory=dict)
-    states: dict[str, np.ndarray] = field(default_factory=dict)
     values: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-    after: dict[str, np.ndarray] = field(default_factory=dict)
 
     def tensors(self) -> list[Tensor]:
         return [self.values[i][0] for i in self.outputs]
@@ -56,7 +54,15 @@ def graphs(draw, updates: bool = True, most: int = 14) -> Built:
 
 @st.composite
 def steps(draw, built: Built, updates: bool):
-    kinds = ["add", "multiply", "view", "view", "contiguous", "concatenate", *(["write", "put_rows"] if updates else [])]
+    kinds = [
+        "add",
+        "multiply",
+        "view",
+        "view",
+        "contiguous",
+        "concatenate",
+        *(["write", "put_rows"] if updates else []),
+    ]
     kind = draw(st.sampled_from(kinds))
     t, v = draw(st.sampled_from(built.values))
     if kind == "view":

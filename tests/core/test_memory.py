@@ -15,7 +15,9 @@ from jackfield.errors import DeviceError, OutOfMemory
 from jackfield.memory import Life, pack
 
 lives = st.lists(
-    st.builds(lambda n, start, long: Life(n, start, start + long), st.integers(0, 40), st.integers(0, 90), st.integers(0, 70)),
+    st.builds(
+        lambda n, start, long: Life(n, start, start + long), st.integers(0, 40), st.integers(0, 90), st.integers(0, 70)
+    ),
     max_size=40,
 )
 
@@ -108,7 +110,7 @@ def test_arenas_in_chunks():
     y = parts[0]
     for part in reversed(parts):
         y = ops.add(y, part)
-    plan = compiled(tuple([*parts, y]), device)
+    plan = compiled((*parts, y), device)
     *_, total = plan(x=np.ones(16, np.float32))
     np.testing.assert_array_equal(total, np.full(16, 10))
     assert max(device.live.values()) <= 128
@@ -185,7 +187,7 @@ def test_kept_tensors_stay():
 def test_sizes_that_break_a_law():
     with pytest.raises(DeviceError, match=r"liar:0: result_nbytes of add is 1 bytes for f32\[16\] of 64"):
         compiled(chain(), Liar("liar:0", result_nbytes=lambda step: 1))
-    with pytest.raises(DeviceError, match="only as row padding|more only as row padding"):
+    with pytest.raises(DeviceError, match="more only as row padding"):
         compiled(chain(), Liar("liar:0", result_nbytes=lambda step: step.result.nbytes + 64))
     with pytest.raises(DeviceError, match="scratch of add is -1"):
         compiled(chain(), Liar("liar:0", scratch=lambda group: -1))
@@ -233,7 +235,9 @@ def test_dead_memory_is_spoiled(monkeypatch):
 
             def run_late():
                 plain()
-                self.seen = np.frombuffer(self.first.result.buffer.bytes.tobytes(), np.float32, 64, self.first.result.offset)
+                self.seen = np.frombuffer(
+                    self.first.result.buffer.bytes.tobytes(), np.float32, 64, self.first.result.offset
+                )
 
             program.run = run_late
             return program

@@ -34,10 +34,7 @@ def problems(draw, chain=False):
     for i in range(count):
         made = inputs + i
         few = draw(st.sets(st.integers(0, devices - 1), min_size=1))
-        if chain:
-            uses = (made - 1,)
-        else:
-            uses = tuple(draw(st.sets(st.integers(0, made - 1), min_size=0, max_size=3)))
+        uses = (made - 1,) if chain else tuple(draw(st.sets(st.integers(0, made - 1), max_size=3)))
         decisions.append(Decision({d: draw(times) for d in sorted(few)}, uses, made))
     nbytes = {v: draw(st.integers(0, 100_000)) for v in range(inputs + count)}
     legs = [Crossing(draw(times), draw(st.floats(1e6, 1e11))) for _ in range(devices)]
@@ -68,7 +65,11 @@ def test_small_graphs_are_within_five_percent(problem):
 def test_large_graphs_are_never_worse_than_one_device(seed):
     rng = np.random.default_rng(seed)
     decisions = [
-        Decision({d: float(rng.uniform(1e-6, 1e-4)) for d in range(3)}, tuple(sorted(set(rng.integers(0, i + 1, 2).tolist()))), i + 1)
+        Decision(
+            {d: float(rng.uniform(1e-6, 1e-4)) for d in range(3)},
+            tuple(sorted(set(rng.integers(0, i + 1, 2).tolist()))),
+            i + 1,
+        )
         for i in range(120)
     ]
     nbytes = {v: int(rng.integers(0, 100_000)) for v in range(121)}
@@ -162,7 +163,7 @@ def test_steps_that_write_a_state_go_where_it_lives():
     k = jf.state("k", (4, 8))
     x, r = jf.input("x", (1, 8)), jf.input("r", (1,), jf.i32)
     y = ops.multiply(ops.put_rows(k, ops.add(x, x), r), jf.constant(np.ones((4, 8), np.float32)))
-    where, placed = devices_of(y, two(), homes={"k": 1})
+    where, _ = devices_of(y, two(), homes={"k": 1})
     assert where["put_rows.0"] == "two:0"
     where, _ = devices_of(y, two(), pins=[("k", "two:0")])
     assert where["put_rows.0"] == "two:0"
@@ -195,7 +196,9 @@ def test_limits_of_a_target():
     _, placed = devices_of(ops.linear(x, w), [*limited, *two()[1:]], chosen=1)
     ((_, reason), _) = next(iter(placed.asked.values()))
     assert str(reason) == "linear: x spans 128 bytes, the limit is 100"
-    limited[0].device.target = type(limited[0].device.target)("one", "n", limits=Limits(min_rows={"linear": 8}), stamp=1)
+    limited[0].device.target = type(limited[0].device.target)(
+        "one", "n", limits=Limits(min_rows={"linear": 8}), stamp=1
+    )
     _, placed = devices_of(ops.linear(x, w), [*limited, *two()[1:]], chosen=1)
     ((_, reason), _) = next(iter(placed.asked.values()))
     assert str(reason) == "linear: 4 rows, worth it from 8"
@@ -214,7 +217,7 @@ def test_a_plugin_that_raises_is_a_refusal():
 
 def test_every_step_is_asked_once():
     backend = Picky([Minimal("one:0")])
-    x = y = jf.input("x", (4,))
+    y = jf.input("x", (4,))
     for _ in range(20):
         y = ops.add(y, y)
     devices_of(y, [*opened(backend), *two()[1:]], chosen=1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from fakes import Minimal, Picky, Poisoner, registered
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jackfield as jf
-from jackfield import ops
 
 
 def check(built, device, **keywords):
@@ -36,12 +34,20 @@ def test_random_graphs_where_every_result_is_spoiled_first(built):
         check(built, "poison", policy="strict")
 
 
-@given(graphs(), st.lists(st.sampled_from(["add", "multiply", "contiguous", "concatenate", "write", "put_rows"])), st.data())
+@given(
+    graphs(),
+    st.lists(st.sampled_from(["add", "multiply", "contiguous", "concatenate", "write", "put_rows"])),
+    st.data(),
+)
 @settings(max_examples=80)
 def test_random_graphs_over_three_devices(built, refused, data):
     one = Picky([Poisoner("one:0")], without=refused)
     two = Picky([Minimal("two:0"), Poisoner("two:1")], reads="any")
-    pins = [(f"{op}.{i}", data.draw(st.sampled_from(["one:0", "two:0", "two:1"]))) for op in ("add", "write", "contiguous") for i in (0, 1)]
+    pins = [
+        (f"{op}.{i}", data.draw(st.sampled_from(["one:0", "two:0", "two:1"])))
+        for op in ("add", "write", "contiguous")
+        for i in (0, 1)
+    ]
     with registered(one, two):
         check(built, "one:0+two:0+two:1", pins=pins)
 

@@ -18,6 +18,7 @@ from .updates import Flow, order
 
 __all__ = ["Blueprint", "Request", "draw"]
 
+
 def _nothing_held(_device: str, _key: Key) -> Mapping[str, int]:
     return {}
 
@@ -111,14 +112,17 @@ def _check_names(flow: Flow) -> None:
     seen: dict[tuple[str, str], Tensor] = {}
     for tensor in flow.tensors:
         if tensor.kind in ("input", "state") and seen.setdefault((tensor.kind, tensor.name), tensor) is not tensor:
-            raise PlanError(f"two {tensor.kind}s of one graph are called {tensor.name!r}; make it once and use it twice")
+            raise PlanError(
+                f"two {tensor.kind}s of one graph are called {tensor.name!r}; make it once and use it twice"
+            )
 
 
 def _check_homes(flow: Flow, request: Request, homes: Mapping[str, int]) -> None:
     for tensor in flow.tensors:
         if tensor.kind == "state" and tensor.name in request.homes and tensor.name not in homes:
             raise PlanError(
-                f"state {tensor.name!r} lives on {request.homes[tensor.name]}, which is not part of {request.selection!r}"
+                f"state {tensor.name!r} lives on {request.homes[tensor.name]}, "
+                f"which is not part of {request.selection!r}"
             )
 
 

@@ -44,10 +44,12 @@ class Panel:
     fallback: Sequence[int]
     memo: Memo = field(default_factory=dict)
     _tables: list[dict[Step, Answer]] = field(init=False, repr=False)
+    _seen: list[dict[int, tuple[Step, Answer]]] = field(init=False, repr=False)
     _work: dict[Step, Work] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tables = [self.memo.setdefault((o.device.name, o.device.target.stamp), {}) for o in self.devices]
+        self._seen = [{} for _ in self.devices]
 
     def name(self, number: int) -> str:
         return self.devices[number].device.name
@@ -63,11 +65,19 @@ class Panel:
         return None
 
     def answer(self, number: int, step: Step) -> Answer:
-        """Whether a device takes a step, asked once."""
+        """Whether a device takes a step, asked once.
+
+        Hashing a Step is slow, and one object is asked for often, so objects are remembered as well; they are held, so
+        that their id stays theirs.
+        """
+        seen = self._seen[number].get(id(step))
+        if seen is not None:
+            return seen[1]
         table = self._tables[number]
         known = table.get(step)
         if known is None:
             known = table[step] = _ask(self.devices[number], step)
+        self._seen[number][id(step)] = step, known
         return known
 
     def work(self, step: Step) -> Work:
@@ -96,7 +106,10 @@ def _asked(opened: OpenDevice, step: Step) -> Answer:
     dense = _must_copy(opened, step)
     if dense:
         if OPS[step.op].updates and 0 in dense:
-            return Answer(Reason(f"{step.op}: the target is strided, the kernel writes it {_reads(opened, step)[0]}", "layout"), step)
+            return Answer(
+                Reason(f"{step.op}: the target is strided, the kernel writes it {_reads(opened, step)[0]}", "layout"),
+                step,
+            )
         operands = tuple(s.dense() if i in dense and s is not None else s for i, s in enumerate(step.operands))
         final = replace(step, operands=operands)
     else:
@@ -143,7 +156,10 @@ def _limited(opened: OpenDevice, step: Step) -> Reason | None:
     if limits.max_buffer is not None:
         for spec in (*step.operands, step.result):
             if spec is not None and spec.extent_nbytes > limits.max_buffer:
-                return Reason(f"{step.op}: {spec} takes {spec.extent_nbytes} bytes, an allocation at most {limits.max_buffer}", "size")
+                return Reason(
+                    f"{step.op}: {spec} takes {spec.extent_nbytes} bytes, an allocation at most {limits.max_buffer}",
+                    "size",
+                )
     fewest = _min_rows(limits.min_rows, step.op)
     if fewest > 1:
         first = next((s for s in step.operands if s is not None), step.result)

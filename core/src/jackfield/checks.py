@@ -51,9 +51,7 @@ class _Range:
 class Watch:
     """The checks of one bound plan. chunk: the buffer of an arena's chunk; place: where something lies."""
 
-    def __init__(
-        self, drawn: Blueprint, chunk: Callable[[int, int], Buffer], place: Callable[[Ref], Place]
-    ) -> None:
+    def __init__(self, drawn: Blueprint, chunk: Callable[[int, int], Buffer], place: Callable[[Ref], Place]) -> None:
         self.panel, self.place = drawn.panel, place
         self.nan = "nan" in drawn.request.checks
         self.ranges: list[_Range] = []
@@ -100,7 +98,7 @@ class Watch:
             return
         place = self.place(item.result)
         raw = np.empty(spec.extent_nbytes, np.uint8)
-        device.read(place.buffer, place.offset, memoryview(raw))
+        device.read(place.buffer, place.offset, raw.data)
         array = np.ndarray(spec.shape, spec.dtype.numpy, raw.data, 0, spec.byte_strides)
         bad = int(np.isnan(array).sum())
         if bad:

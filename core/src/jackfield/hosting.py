@@ -73,7 +73,7 @@ def _shared(value: object, name: str) -> np.ndarray[Any, Any]:
 
 def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     """All bytes of a C-contiguous array, flat."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def fresh(wanted: HostType) -> tuple[np.ndarray[Any, Any], memoryview]:

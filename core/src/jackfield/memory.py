@@ -92,7 +92,7 @@ def pack(lives: Sequence[Life], *, alignment: int = 1, max_buffer: int | None = 
 
 
 def _lowest(taken: Iterable[tuple[int, int, int]], nbytes: int, limit: int | None) -> tuple[int, int]:
-    """The first gap of so many bytes: chunk and offset. taken: (chunk, offset, bytes), sorted; limit: bytes of a chunk."""
+    """Chunk and offset of the first gap. taken: (chunk, offset, bytes), sorted. limit: bytes of a chunk."""
     chunk = offset = 0
     for other, start, size in taken:
         while other > chunk:
@@ -189,7 +189,9 @@ class _Planner:
     def _check(self, device: Device, wish: Grouping, items: Sequence[Item]) -> None:
         order = [i for group in wish.groups for i in group]
         if sorted(order) != list(range(len(items))):
-            raise DeviceError(f"{device.name}: groups must name each of the {len(items)} steps of a run once, they are {wish.groups}")
+            raise DeviceError(
+                f"{device.name}: groups must name each of the {len(items)} steps of a run once, they are {wish.groups}"
+            )
         done: set[int] = set()
         makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
         touched: dict[Value, list[int]] = {}
@@ -269,7 +271,9 @@ class _Planner:
             return value.spec.nbytes
         return _result_nbytes(self.panel.device(value.device), contiguous_step(value.spec))
 
-    def _keep(self, items: Sequence[Item], groups: Sequence[Sequence[int]], wish: Grouping, moments: Sequence[int]) -> None:
+    def _keep(
+        self, items: Sequence[Item], groups: Sequence[Sequence[int]], wish: Grouping, moments: Sequence[int]
+    ) -> None:
         when = {i: moment for group, moment in zip(groups, moments, strict=True) for i in group}
         for step, until in wish.keeps:
             value = items[step].result.value

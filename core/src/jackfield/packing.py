@@ -71,7 +71,7 @@ class _Chooser:
         for item, i in direct:
             if (reason := self._refusal(item, i, packing.name)) is not None:
                 raise DeviceError(
-                    f"{self.panel.name(value.device)} packs {value.spec} as {packing.name} and then refuses it: {reason}"
+                    f"{self.panel.name(value.device)} packs {value.spec} as {packing.name} but refuses it so: {reason}"
                 )
         return packing.name, packing
 

@@ -7,7 +7,7 @@ brings operands to the device that reads them, at most once a making.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .backend import Limits, Step
@@ -183,7 +183,9 @@ class _Layout:
     def _target(self, node: Tensor, target: Ref, device: int) -> Ref:
         """The target itself where it may be changed, else the same window of a copy of its whole memory."""
         value = target.value
-        if value.kind == "state" or (value.kind == "temporary" and value.device == device and self._is_free(node, value)):
+        if value.kind == "state" or (
+            value.kind == "temporary" and value.device == device and self._is_free(node, value)
+        ):
             return target
         whole = Ref(value, 0, value.spec)
         if value.device in (device, ANYWHERE):
@@ -214,7 +216,12 @@ class _Layout:
         assert target is not None
         for i, ref in enumerate(others, 1):
             operand = node.operands[i]
-            if ref is not None and operand is not None and ref.value is target.value and self.flow.overlap(operand, node):
+            if (
+                ref is not None
+                and operand is not None
+                and ref.value is target.value
+                and self.flow.overlap(operand, node)
+            ):
                 text = f"{node.op} writes where it reads"
                 operands[i] = self._copied(ref, device, before=self.flow.ids[node], operand=operand, why=text)
 
@@ -327,7 +334,7 @@ class _Split:
     def _leaf(self, value: Value, device: int) -> Value:
         known = self.leaves.get((value, device))
         if known is None:
-            known = self.leaves[value, device] = replace(value, device=device)
+            known = self.leaves[value, device] = Value(value.kind, device, value.spec, value.tensor, value.window)
         return known
 
     def _brought(self, ref: Ref, device: int, run: Run) -> Ref:

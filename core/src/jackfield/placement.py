@@ -43,11 +43,13 @@ class Placement:
 
 
 def steps_of(flow: Flow) -> dict[Tensor, Step]:
-    """The step of every node, operands with the strides they have in the graph."""
-    return {
-        node: Step(node.op, tuple([o.spec if o is not None else None for o in node.operands]), node.spec, node.attrs)
-        for node in flow.nodes
-    }
+    """The step of every node, operands with the strides they have in the graph; equal steps are one object."""
+    known: dict[Step, Step] = {}
+    steps: dict[Tensor, Step] = {}
+    for node in flow.nodes:
+        step = Step(node.op, tuple([o.spec if o is not None else None for o in node.operands]), node.spec, node.attrs)
+        steps[node] = known.setdefault(step, step)
+    return steps
 
 
 def assign(
@@ -193,7 +195,9 @@ class _Assignment:
         choice, seconds = solve(self.problem)
         device = dict(zip(self.decided, choice, strict=True))
         answers = {
-            node: self.panel.answer(device[node], self.steps[node]) if node.spec.size else Answer(None, self.steps[node])
+            node: self.panel.answer(device[node], self.steps[node])
+            if node.spec.size
+            else Answer(None, self.steps[node])
             for node in self.flow.nodes
         }
         asked: dict[Tensor, Asked] = {node: tuple(by.items()) for node, by in self.asked.items()}
@@ -210,7 +214,9 @@ class _Assignment:
             if tensor.kind == "state":
                 homes[tensor] = self._state_takers(tensor)
                 if not homes[tensor]:
-                    raise self._refused(self.flow.updates[tensor], f"no device takes all steps that change state {tensor.name!r}")
+                    raise self._refused(
+                        self.flow.updates[tensor], f"no device takes all steps that change state {tensor.name!r}"
+                    )
                 decisions.append(Decision(dict.fromkeys(homes[tensor], 0.0), (), self.number[tensor], runs=False))
                 self.decided.append(tensor)
             elif tensor.kind == "node":
@@ -263,7 +269,8 @@ class _Assignment:
             fresh = [t for t in leaves - seen if t.kind in ("constant", "state")]
             nbytes = sum(weight(t, number) for t in fresh)
             if used + nbytes > free and fresh and self._may_move(node, number):
-                text = f"{self.flow.ids[node]}: {nbytes} bytes of constants and states, {max(0, free - used)} free of {free}"
+                left = max(0, free - used)
+                text = f"{self.flow.ids[node]}: {nbytes} bytes of constants and states, {left} free of {free}"
                 self.banned[node, number] = Reason(text, "memory")
                 moved = True
             else:

@@ -1,4 +1,4 @@
-"""A Plan: one graph, bound to memory and ready to be called. All is decided before; a call only moves bytes and runs."""
+"""A Plan: one graph, bound to memory. All was decided before; a call only moves bytes and runs programs."""
 
 from __future__ import annotations
 
@@ -10,53 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from .backend import Device, Group, Place, PlacedStep, Program
+from .backend import Device, Program
+from .binding import Binder, Input, arenas_for
 from .blueprint import Blueprint
 from .checks import Watch
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
-from .graph import Tensor
-from .hosting import HostType, array_of, bytes_of
-from .partition import Copy, Item, Ref, Run, Value
+from .hosting import array_of, bytes_of
 from .report import MemoryReport, Report, memory_report, report_of
-from .store import Arenas, StateMemory, Store, plain_bytes
+from .store import Arenas, StateMemory, Store
 
 __all__ = ["Plan"]
 
 Array = np.ndarray[Any, Any]
 Outputs = Array | tuple[Array, ...] | dict[str, Array]
-
-
-class _Input:
-    """One input and where it is written."""
-
-    __slots__ = ("name", "targets", "type")
-
-    def __init__(self, name: str, kind: HostType, targets: list[tuple[Device, Place]]) -> None:
-        self.name, self.type = name, kind
-        self.targets = [(device.write, place.buffer, place.offset) for device, place in targets]
-
-
-class _Output:
-    """One output and where it is read; fixed: a constant, whose bytes are at hand."""
-
-    __slots__ = ("buffer", "fixed", "offset", "read", "type")
-
-    def __init__(self, kind: HostType, device: Device | None, place: Place | None, fixed: memoryview | None) -> None:
-        self.type, self.fixed = kind, fixed
-        self.read = device.read if device is not None else None
-        self.buffer, self.offset = (place.buffer, place.offset) if place is not None else (None, 0)
-
-    def fetch(self) -> Array:
-        kind = self.type
-        array = np.empty(kind.shape, kind.dtype)
-        if kind.nbytes:
-            view = memoryview(array).cast("B") if kind.cast else bytes_of(array)
-            if self.read is not None:
-                self.read(self.buffer, self.offset, view)
-            else:
-                assert self.fixed is not None
-                view[:] = self.fixed
-        return array
 
 
 class Plan:
@@ -119,7 +85,7 @@ class Plan:
         if not self._arenas.lock.acquire(blocking=False):
             raise Busy("clone: a call of the Session is under way")
         try:
-            arenas = _arenas_for(self._drawn)
+            arenas = arenas_for(self._drawn)
             self._store.clones.add(arenas)
             clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
             weakref.finalize(clone, arenas.close)
@@ -134,7 +100,7 @@ class Plan:
 
     def bind(self) -> None:
         """Compile every run for the addresses its memory has now."""
-        binder = _Binder(self._drawn, self._store, self._arenas)
+        binder = Binder(self._drawn, self._store, self._arenas)
         drawn, panel = self._drawn, self._drawn.panel
         watch = Watch(drawn, binder.chunk, binder.place) if drawn.request.checks else None
         self._programs: list[Program] = []
@@ -176,9 +142,9 @@ class Plan:
         """Run once.
 
         inputs: one array for each input, by name, of exactly its dtype and shape; made contiguous, never cast. Block
-            dtypes as u8 (..., bytes of a row). Objects that hand over host memory by DLPack or as a buffer are taken too.
+            dtypes as u8 (..., bytes of a row). Objects that share host memory by DLPack or as a buffer are taken too.
         Returns: fresh arrays: one, or a tuple or dict as the outputs were given.
-        Raises: PlanError for a wrong, missing or unknown input, before any work; Busy; BadIndex, KernelError, DeviceLost.
+        Raises: PlanError for a wrong, missing or unknown input, before any work; Busy; BadIndex and its kin.
         """
         return self.call((), **inputs)
 
@@ -212,9 +178,9 @@ class Plan:
             if state.incomplete:
                 raise PlanError(f"state {state.name!r} is incomplete: {state.incomplete}; clear it or write it anew")
 
-    def _check_inputs(self, inputs: Mapping[str, Any], keep: tuple[str, ...]) -> list[tuple[_Input, memoryview]]:
+    def _check_inputs(self, inputs: Mapping[str, Any], keep: tuple[str, ...]) -> list[tuple[Input, memoryview]]:
         """The bytes of every input; all are checked before any is written."""
-        writes: list[tuple[_Input, memoryview]] = []
+        writes: list[tuple[Input, memoryview]] = []
         for one in self._inputs:
             value = inputs.get(one.name)
             kind = one.type
@@ -225,9 +191,14 @@ class Plan:
                 if self._arenas.last is not self._token:
                     raise PlanError(f"input {one.name!r} can't be kept: another plan was called since, or none yet")
                 continue
-            if type(value) is not np.ndarray or value.dtype != kind.dtype or value.shape != kind.shape or not value.flags.c_contiguous:
+            if (
+                type(value) is not np.ndarray
+                or value.dtype != kind.dtype
+                or value.shape != kind.shape
+                or not value.flags.c_contiguous
+            ):
                 value = array_of(value, kind, one.name)
-            writes.append((one, memoryview(value).cast("B") if kind.cast else bytes_of(value)))
+            writes.append((one, value.data.cast("B") if kind.cast else bytes_of(value)))
         if len(inputs) + len(keep) != len(self._inputs):
             self._raise_unknown(inputs, keep)
         return writes
@@ -250,7 +221,7 @@ class Plan:
             taken.append(state)
         return taken
 
-    def _run(self, writes: list[tuple[_Input, memoryview]]) -> Any:
+    def _run(self, writes: list[tuple[Input, memoryview]]) -> Any:
         self._arenas.last = self._token
         times = self._times = [perf_counter()]
         finished = False
@@ -294,130 +265,3 @@ class Plan:
         if not isinstance(error, BadIndex) and (isinstance(error, Error) or not finished):
             for state in self._changed:
                 state.incomplete = f"a call ended early ({type(error).__name__})"
-
-
-def _arenas_for(drawn: Blueprint) -> Arenas:
-    arenas = Arenas()
-    for number, arena in drawn.memory.arenas.items():
-        arenas.grow(drawn.panel.device(number), arena.chunks)
-    return arenas
-
-
-class _Binder:
-    """Places and Programs of a blueprint at the addresses its memory has now."""
-
-    def __init__(self, drawn: Blueprint, store: Store, arenas: Arenas) -> None:
-        self.drawn, self.store, self.arenas = drawn, store, arenas
-        self.panel, self.memory = drawn.panel, drawn.memory
-        self.bases: dict[Value, tuple[Any, int]] = {}
-        for constant in drawn.constants:
-            name = self.panel.name(constant.value.device)
-            held = store.constants[name][constant.key][constant.layout]
-            self.bases[constant.value] = held.buffer, held.offset
-        self.staging = memoryview(bytearray(max((c.nbytes for r in drawn.runs for c in r.copies), default=0)))
-
-    def devices(self) -> list[Device]:
-        return [self.panel.device(number) for number in self.drawn.used()]
-
-    def _base(self, value: Value) -> tuple[Any, int]:
-        base = self.bases.get(value)
-        if base is None:
-            if value.kind == "state":
-                assert value.tensor is not None
-                base = self.store.states[value.tensor.name].buffer, 0
-            else:
-                base = self._in_arena(value)
-            self.bases[value] = base
-        return base
-
-    def chunk(self, number: int, part: int) -> Any:
-        """The buffer of one chunk of a device's arena."""
-        return self.arenas.chunks[self.panel.name(number)][part][0]
-
-    def _in_arena(self, value: Value) -> tuple[Any, int]:
-        chunk, offset = self.memory.places[value]
-        name = self.panel.name(value.device)
-        chunks = self.arenas.chunks.get(name) or []
-        if not chunks:  # only empty tensors here
-            self.arenas.grow(self.panel.device(value.device), (0,))
-            chunks = self.arenas.chunks[name]
-        return chunks[chunk][0], offset
-
-    def place(self, ref: Ref) -> Place:
-        buffer, offset = self._base(ref.value)
-        return Place(buffer, offset + ref.offset, ref.spec)
-
-    def _placed(self, item: Item) -> PlacedStep:
-        operands = tuple([self.place(ref) if ref is not None else None for ref in item.operands])
-        return PlacedStep(item.step, operands, self.place(item.result))
-
-    def program(self, number: int, run: Run) -> Program:
-        groups = [
-            Group(tuple([self._placed(run.items[i]) for i in group])) for group in self.memory.groups[number]
-        ]
-        block = self.memory.scratch[number]
-        scratch = self.place(Ref(block, 0, block.spec)) if block is not None else None
-        return self.panel.device(run.device).compile(groups, scratch)
-
-    def inputs(self) -> list[_Input]:
-        targets: dict[Tensor, list[tuple[Device, Place]]] = {}
-        for value in self.drawn.parts.leaves:
-            if value.kind == "input":
-                assert value.tensor is not None
-                place = self.place(Ref(value, 0, value.spec))
-                targets.setdefault(value.tensor, []).append((self.panel.device(value.device), place))
-        leaves = self.drawn.inputs()
-        return [_Input(name, HostType(t.spec), targets.get(t, [])) for name, t in leaves.items()]
-
-    def output(self, ref: Ref) -> _Output:
-        kind = HostType(ref.spec.dense())
-        if ref.value.kind == "constant":
-            assert ref.value.tensor is not None
-            assert ref.value.tensor.source is not None
-            return _Output(kind, None, None, plain_bytes(ref.value.tensor.source, (ref.offset, ref.spec)))
-        if not kind.nbytes:
-            return _Output(kind, None, None, None)
-        return _Output(kind, self.panel.device(ref.value.device), self.place(ref), None)
-
-    def copies(self, run: Run) -> Callable[[], None]:
-        """One batch: every value to the run's device, by direct copy where the device has one."""
-        target = self.panel.device(run.device)
-        moves = [self._move(copy, target) for copy in run.copies if copy.nbytes]
-
-        def batch() -> None:
-            for move in moves:
-                move()
-
-        return batch
-
-    def _move(self, copy: Copy, target: Device) -> Callable[[], None]:
-        source = self.panel.device(copy.source.value.device)
-        here, there = self.place(copy.source), self.place(copy.target)
-        staging = self.staging[: copy.nbytes]
-
-        def by_host() -> None:
-            source.read(here.buffer, here.offset, staging)
-            target.write(there.buffer, there.offset, staging)
-
-        if type(target).copy is Device.copy:
-            return by_host
-
-        def direct() -> None:
-            _order(source, target)
-            if target.copy(here, there):
-                _order(target, source)
-            else:
-                by_host()
-
-        return direct
-
-
-def _order(first: Device, then: Device) -> None:
-    """Later work of `then` starts after what `first` has queued so far."""
-    event = first.record()
-    if event is None:
-        first.synchronize()
-    else:
-        then.wait(event)
-
-

@@ -97,7 +97,13 @@ def report_of(drawn: Blueprint) -> Report:
             "runs": runs,
             "nodes": _nodes(drawn),
             "inserted": [
-                {"before": i.before, "operand": i.operand, "device": panel.name(i.device), "why": i.why, "bytes": i.nbytes}
+                {
+                    "before": i.before,
+                    "operand": i.operand,
+                    "device": panel.name(i.device),
+                    "why": i.why,
+                    "bytes": i.nbytes,
+                }
                 for i in drawn.layout.inserted
             ],
             "packed": [
@@ -146,7 +152,9 @@ def _nodes(drawn: Blueprint) -> list[dict[str, Any]]:
     copied: dict[str, list[dict[str, Any]]] = {}
     for run in drawn.runs:
         for copy in run.copies:
-            reader = next(i.name for i in run.items if any(r is not None and r.value is copy.target.value for r in i.operands))
+            reader = next(
+                i.name for i in run.items if any(r is not None and r.value is copy.target.value for r in i.operands)
+            )
             source = panel.name(copy.source.value.device)
             copied.setdefault(reader, []).append({"tensor": copy.tensor, "from": source, "bytes": copy.nbytes})
     return [
@@ -174,10 +182,8 @@ def _candidate(device: str, reason: Reason | None) -> dict[str, Any]:
 def _text(data: Mapping[str, Any]) -> str:
     s = data["summary"]
     shares = ", ".join(f"{name} {n} ({s['share'][name]:.0%} of the work)" for name, n in s["by_device"].items())
-    lines = [
-        f"{data['selection']}, policy {data['policy']}: {s['nodes']} nodes: {shares or 'nothing runs'}; "
-        f"{s['copies']} copies, {size(s['bytes_moved'])}"
-    ]
+    head = f"{data['selection']}, policy {data['policy']}: {s['nodes']} nodes: {shares or 'nothing runs'}"
+    lines = [f"{head}; {s['copies']} copies, {size(s['bytes_moved'])}"]
     lines += [f"note: {note}" for note in data["notes"]]
     nodes = {node["id"]: node for node in data["nodes"]}
     for number, run in enumerate(data["runs"]):
@@ -185,7 +191,9 @@ def _text(data: Mapping[str, Any]) -> str:
         for name in run["nodes"]:
             lines += _node_lines(name, nodes.get(name))
     for i in data["inserted"]:
-        lines.append(f"copy inserted before {i['before']} on {i['device']}: {i['operand']}, {size(i['bytes'])}; {i['why']}")
+        lines.append(
+            f"copy inserted before {i['before']} on {i['device']}: {i['operand']}, {size(i['bytes'])}; {i['why']}"
+        )
     for p in data["packed"]:
         second = ", a second copy" if p["again"] else ""
         lines.append(f"constant {p['constant']} on {p['device']} as {p['layout']}, {size(p['bytes'])}{second}")
@@ -216,12 +224,8 @@ def size(nbytes: int) -> str:
     """Bytes for people: "4.0 KiB"."""
     if nbytes < 1024:
         return f"{nbytes} bytes"
-    value, unit = float(nbytes), ""
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1024:
-            break
-    return f"{value:.1f} {unit}"
+    power = min((nbytes.bit_length() - 1) // 10, 4)
+    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
 
 # The log
@@ -263,8 +267,8 @@ def tell(log: logging.Logger, drawn: Blueprint) -> None:
         for number, reason in drawn.placement.asked[node]:
             if reason is not None:
                 told[node.op, number, str(reason)] = None
-    for op, number, reason in told:
-        log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), reason)
+    for op, number, text in told:
+        log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), text)
     for note in drawn.notes:
         log.info("%s", note)
     if fell:

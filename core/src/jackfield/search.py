@@ -126,7 +126,7 @@ def _mostly(problem: Problem, device: int) -> list[int] | None:
 
 
 def _bound(problem: Problem) -> float:
-    """Seconds no answer can beat: the cheapest device for every step, the cheapest leg for every crossing to the host."""
+    """Seconds no answer can beat: the cheapest device for every step, the cheapest leg for all that meets the host."""
     made = {d.makes for d in problem.decisions}
     total = RUN_SECONDS if any(d.runs for d in problem.decisions) else 0.0
     devices = range(problem.host)
@@ -181,8 +181,8 @@ def _frontier(problem: Problem) -> tuple[list[int], float] | None:
         tied = None if decision.tied is None else frontier.live.index(decision.tied)
         kept, stays = frontier.leave(k, decision)
         found: dict[tuple[int, tuple[int, ...]], tuple[float, int, tuple[int, ...], _Link]] = {}
-        for cost, last, places, link in beam:
-            places += joined
+        for cost, last, held, link in beam:
+            places = held + joined
             for device, seconds in decision.seconds.items():
                 if tied is not None and places[tied] >> shift != device:
                     continue

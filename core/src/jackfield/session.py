@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from .checks import GUARD
 from .errors import Busy, PlanError
 from .graph import Tensor
 from .hosting import HostType, array_of, bytes_of, fresh
+from .memory import reserved
 from .placement import Policy
 from .plan import Plan
 from .report import tell
-from .memory import reserved
 from .store import StateMemory, Store, check_room, identity
 from .trust import setting
 
@@ -84,7 +84,9 @@ class _Quiet:
             self._store.arenas.lock.release()
             raise Busy(f"state {self._memory.name!r} is in use by another call")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._memory.lock.release()
         self._store.arenas.lock.release()
 
@@ -148,8 +150,8 @@ class Session:
         """A Plan of what these outputs need.
 
         outputs: one Tensor, or a tuple, list or dict of them; the plan returns arrays in the same form.
-        pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must match
-            in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
+        pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must
+            match in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
         split, copies, on_lost: only None, 1 and "raise" are known, which are the defaults.
         Raises: PlanError, PlacementError, OutOfMemory. Nothing of an earlier plan changes then.
         """
@@ -159,7 +161,7 @@ class Session:
         if not self._store.arenas.lock.acquire(blocking=False):
             raise Busy("compile: a call of this Session is under way")
         try:
-            drawn = draw(tensors, self._request(pins))
+            drawn = self._draw(tensors, pins)
             self._fill(drawn)
             plan = Plan(drawn, self._store, self._store.arenas, self, keys)
         finally:
@@ -168,8 +170,13 @@ class Session:
         tell(log, drawn)
         return plan
 
-    def _request(self, pins: PinList | None) -> Request:
-        return Request(
+    def draw(self, outputs: Output, *, pins: PinList | None = None) -> Blueprint:
+        """All that compile would decide about these outputs; nothing is allocated."""
+        self._store.check_usable("draw")
+        return self._draw(_listed(outputs)[0], pins)
+
+    def _draw(self, tensors: Sequence[Tensor], pins: PinList | None) -> Blueprint:
+        request = Request(
             devices=self._selection.devices,
             fallbacks=self._fallbacks,
             selection=self._selection.text,
@@ -183,6 +190,7 @@ class Session:
             guard=GUARD if "memory" in self._checks else 0,
             checks=self._checks,
         )
+        return draw(tensors, request)
 
     def _fill(self, drawn: Blueprint) -> None:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
@@ -191,11 +199,15 @@ class Session:
         store.upload(drawn.constants, panel)
         for tensor, number in drawn.states().items():
             store.add_state(tensor, panel.device(number))
-        moved = [store.arenas.grow(panel.device(n), arena.chunks) for n, arena in sorted(drawn.memory.arenas.items())]
-        if any(moved):
-            store.arenas.last = None
-            for plan in list(self._plans):
-                plan.bind()
+        moved = False
+        try:
+            for number, arena in sorted(drawn.memory.arenas.items()):
+                moved |= store.arenas.grow(panel.device(number), arena.chunks)
+        finally:  # where one device grew and the next has no room, plans must follow the first all the same
+            if moved:
+                store.arenas.last = None
+                for plan in list(self._plans):
+                    plan.bind()
 
     def close(self) -> None:
         """Free all memory; its plans can't be called any more. Twice is nothing. Raises Busy during a call."""
@@ -210,10 +222,12 @@ class Session:
         finally:
             self._store.arenas.lock.release()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -230,7 +244,7 @@ def compile(  # noqa: A001 (pinned name)
     copies: int | None = None,
     on_lost: str | None = None,
 ) -> Plan:
-    """A Plan in a Session of its own; see Session and Session.compile for the arguments. `plan.session` is the Session."""
+    """A Plan in a Session of its own, `plan.session`; the arguments are those of Session and Session.compile."""
     session = Session(device, policy=policy)
     return session.compile(outputs, pins=pins, split=split, copies=copies, on_lost=on_lost)
 
@@ -270,7 +284,12 @@ def _listed(outputs: Output) -> tuple[list[Tensor], tuple[str, ...] | int | None
 def _pins(pins: PinList | None) -> tuple[tuple[Tensor | str, str], ...]:
     pairs = tuple((pins.items() if isinstance(pins, Mapping) else pins) or ())
     for pair in pairs:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, Tensor)) and isinstance(pair[1], str)):
+        if not (
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and isinstance(pair[0], (str, Tensor))
+            and isinstance(pair[1], str)
+        ):
             raise PlanError(f"a pin is (tensor or pattern, device name), not {pair!r}")
     return pairs
 
@@ -295,4 +314,3 @@ def _only(**arguments: tuple[object, tuple[object, ...]]) -> None:
     for name, (value, known) in arguments.items():
         if value not in known:
             raise PlanError(f"{name} is {value!r}; this version takes {' or '.join(map(repr, known))}")
-

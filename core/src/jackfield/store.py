@@ -1,4 +1,4 @@
-"""What a Session owns on devices: constants, states, and the compute arena. Allocates, fills and frees; decides nothing."""
+"""What a Session owns on devices: constants, states, the compute arena. Allocates, fills and frees; decides nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StateMemory:
 
 
 class Arenas:
-    """Compute memory of calls that never run at the same time: by device a list of chunks, as large as the largest plan."""
+    """Compute memory of calls that never run at once: a list of chunks a device, as large as the largest plan."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -81,7 +81,8 @@ class Arenas:
         made: list[tuple[int, Buffer]] = []
         try:
             for i in short:
-                made.append((i, device.alloc(wanted[i], Usage.COMPUTE)))
+                buffer = device.alloc(wanted[i], Usage.COMPUTE)
+                made.append((i, buffer))
         except BaseException:
             for _, buffer in made:
                 device.free(buffer)
@@ -130,7 +131,9 @@ class Store:
         if self.closed:
             raise PlanError(f"{what}: its Session is closed")
         if self.forks != _Forks.count:
-            raise ForkedError(f"{what}: its devices belong to the parent process; start workers by spawn, or compile anew")
+            raise ForkedError(
+                f"{what}: its devices belong to the parent process; start workers by spawn, or compile anew"
+            )
 
     @property
     def forked(self) -> bool:
@@ -206,7 +209,8 @@ class Store:
         buffers: list[Buffer] = []
         try:
             for nbytes in chunks:
-                buffers.append(device.alloc(nbytes, usage))
+                buffer = device.alloc(nbytes, usage)
+                buffers.append(buffer)
         except BaseException:
             _free(device, buffers)
             raise
@@ -219,7 +223,8 @@ class Store:
         if known is not None:
             if (known.spec.dtype, known.spec.shape) != (tensor.spec.dtype, tensor.spec.shape):
                 raise PlanError(
-                    f"state {tensor.name!r} is {known.spec} in this Session, not {tensor.spec}; use another name or Session"
+                    f"state {tensor.name!r} is {known.spec} in this Session, not {tensor.spec}; "
+                    f"use another name or Session"
                 )
             return known
         (buffer,) = self._allocate(device, (tensor.spec.nbytes,), Usage.STATE)
@@ -276,7 +281,7 @@ def _fill(device: Device, held: Held, constant: Constant) -> None:
         if held.nbytes:
             device.write(held.buffer, held.offset, plain)
     else:
-        packed = memoryview(np.empty(held.nbytes, np.uint8))
+        packed = np.empty(held.nbytes, np.uint8).data
         constant.packing.pack(plain, packed)
         device.write(held.buffer, held.offset, packed)
     source.release()
@@ -291,7 +296,7 @@ def plain_bytes(source: Source, window: tuple[int, Spec] | None = None) -> memor
     raw = np.frombuffer(data, np.uint8)[offset:]
     item = spec.dtype.block_nbytes
     view = np.lib.stride_tricks.as_strided(raw, (*spec.units, item), (*spec.byte_strides, 1), writeable=False)
-    return memoryview(np.ascontiguousarray(view).reshape(-1))
+    return np.ascontiguousarray(view).reshape(-1).data
 
 
 def identity(source: Source) -> Key:
@@ -303,7 +308,7 @@ def identity(source: Source) -> Key:
 
 
 def check_room(wanted: Mapping[Device, Mapping[str, int]]) -> None:
-    """Raises OutOfMemory with a table where a device says how much is free, and more is wanted. Nothing is allocated yet."""
+    """Raises OutOfMemory with a table where more is wanted than a device says is free; nothing is allocated yet."""
     for device, classes in wanted.items():
         free, total = device.memory.free, sum(classes.values())
         if 0 < free < total:

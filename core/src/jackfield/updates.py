@@ -111,7 +111,9 @@ def _check_target(update: Tensor, spots: dict[Tensor, Spot]) -> None:
     target = update.operands[0]
     assert target is not None
     if target.spec.overlaps_itself:
-        raise PlanError(f"[{update.op}] the target {target.spec} is a broadcast view; a target's elements must be distinct")
+        raise PlanError(
+            f"[{update.op}] the target {target.spec} is a broadcast view; a target's elements must be distinct"
+        )
     origin = spots[target].origin
     if origin.op != "contiguous":
         return
@@ -151,7 +153,11 @@ def _edges(
             start = spots[update].offset
             for node, operand in readers[origin]:
                 spot = spots[operand]
-                if node is not update and update not in spot.past and _overlap(start, update.spec, spot.offset, operand.spec):
+                if (
+                    node is not update
+                    and update not in spot.past
+                    and _overlap(start, update.spec, spot.offset, operand.spec)
+                ):
                     before.setdefault(update, []).append(node)
     return before
 

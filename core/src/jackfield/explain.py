@@ -1,0 +1,19 @@
+"""The report of a graph that is not compiled: every decision, and nothing allocated."""
+
+from __future__ import annotations
+
+from .report import Report, report_of
+from .session import Output, PinList, Session
+
+__all__ = ["explain"]
+
+
+def explain(
+    outputs: Output, device: str | None = None, *, policy: str | None = None, pins: PinList | None = None
+) -> Report:
+    """Where each step of these outputs would run, and why; arguments as of `compile`.
+
+    Raises: what compile raises, except for want of memory.
+    """
+    with Session(device, policy=policy) as session:
+        return report_of(session.draw(outputs, pins=pins))
