@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from jackfield.errors import Error
+from jackfield import Error
 
 __all__ = ["ChatError", "ContextOverflow", "ModelError", "SamplingError", "SourceError", "TokenizerError"]
 

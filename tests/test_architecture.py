@@ -1,0 +1,160 @@
+"""Who may import whom, and what native code must not do. Read from the sources; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "core/src/jackfield"
+
+# A module imports only those before it. A line is a rung of DESIGN; the order inside a line counts as well.
+LADDER = """
+errors
+dtypes
+spec
+graph
+draws op rules
+ops saved
+backend hookspecs
+reference faults sim
+names manifest trust stages probe
+discovery loading registry
+candidates updates search placement partition packing memory shard blueprint
+report hosting store binding checks
+plan session
+explain trace
+conformance diff profile
+gguf
+__init__ cli __main__
+""".split()
+
+LAZY = {"__init__"}  # names for people; nothing but the command line stands behind it
+PLUGIN_MAY_IMPORT = {"jackfield.backend"}
+ONCE_UPON_A_TIME = {"probe", "shard", "diff", "profile"}  # rungs that later releases fill
+
+FORBIDDEN = re.compile(
+    r"\b(?<!static_)(abort|_?exit|_Exit|quick_exit|assert|f?printf|f?puts|putchar|terminate)\s*\(|\bstd::(cout|cerr|clog)\b"
+)
+NATIVE = {".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".metal"}
+
+
+def module_of(path: Path) -> str:
+    return path.relative_to(CORE).parts[0].removesuffix(".py")
+
+
+def own_imports(path: Path) -> list[tuple[str, int]]:
+    """(module of the core, line) for every import of the core's own, wherever it stands."""
+    depth = len(path.relative_to(CORE).parts)
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                package = ["jackfield", *path.relative_to(CORE).parts[:-1]][: depth - node.level + 1]
+                module = ".".join([*package, module]) if module else ".".join(package)
+            names = [f"{module}.{a.name}" for a in node.names] if module == "jackfield" else [module]
+        else:
+            continue
+        for name in names:
+            head, _, rest = name.partition(".")
+            if head == "jackfield":
+                first = rest.split(".")[0]
+                found.append((first if first in LADDER else "__init__", node.lineno))
+    return found
+
+
+CORE_FILES = sorted(CORE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
+def test_core_imports_only_what_stands_above(path):
+    name = module_of(path)
+    allowed = set(LADDER[: LADDER.index(name) + 1])
+    for other, line in own_imports(path):
+        assert other in allowed, f"{path.name}:{line}: {name} imports {other}, which stands below it"
+
+
+def test_every_module_is_on_the_ladder():
+    there = {module_of(path) for path in CORE_FILES}
+    assert there - set(LADDER) == set()
+    assert set(LADDER) - there <= ONCE_UPON_A_TIME
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in CORE_FILES if module_of(p) not in LAZY], ids=lambda p: str(p.relative_to(CORE))
+)
+def test_no_import_gets_round_the_ladder(path):
+    """Own modules are imported at the top, not in functions and not for type checkers alone."""
+    tree = ast.parse(path.read_text())
+    top = {node.lineno for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
+    for name, line in own_imports(path):
+        assert line in top, f"{path.name}:{line}: the import of {name} does not stand at the top"
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+    return found
+
+
+@pytest.mark.parametrize("plugin", sorted((ROOT / "plugins").glob("*/src")), ids=lambda p: p.parent.name)
+def test_plugins_know_only_the_contract(plugin):
+    for path in plugin.rglob("*.py*"):
+        if path.suffix in (".py", ".pyi"):
+            ours = {i for i in imported(path) if i.split(".")[0] == "jackfield"}
+            assert ours <= PLUGIN_MAY_IMPORT, f"{path.name} imports {ours - PLUGIN_MAY_IMPORT}"
+
+
+def test_llm_knows_only_the_public_names():
+    for path in (ROOT / "llm/src").rglob("*.py"):
+        ours = {i for i in imported(path) if i.split(".")[0] == "jackfield"}
+        assert ours <= {"jackfield"}, f"{path.name} imports {ours - {'jackfield'}}"
+
+
+def test_core_names_no_plugin():
+    """Kinds of hardware that come in wheels of their own stand in no line of code."""
+    plugins = {p.name for p in (ROOT / "plugins").iterdir() if (p / "pyproject.toml").exists()}
+    for path in CORE_FILES:
+        for name in imported(path):
+            assert name.removeprefix("jackfield_") not in plugins or not name.startswith("jackfield_")
+
+
+def native_sources() -> list[Path]:
+    files = [p for p in (ROOT / "plugins").rglob("*") if p.suffix in NATIVE and "build" not in p.parts]
+    return sorted(files)
+
+
+def code_of(text: str) -> str:
+    """A source without comments and without the text inside quotes."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    return re.sub(pattern, lambda m: "\n" * m.group().count("\n") or " ", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", native_sources(), ids=lambda p: str(p.relative_to(ROOT / "plugins")))
+def test_native_code_neither_aborts_nor_prints(path):
+    for number, line in enumerate(code_of(path.read_text()).splitlines(), 1):
+        assert not (found := FORBIDDEN.search(line)), f"{path.name}:{number}: {found.group()}"
+
+
+@pytest.mark.parametrize(
+    "line", ["abort();", "std::exit(1);", "assert(x > 0);", 'printf("x");', "std::cout << x;", "fputs(s, stderr);"]
+)
+def test_the_pattern_of_native_code_finds(line):
+    assert FORBIDDEN.search(code_of(line))
+
+
+@pytest.mark.parametrize(
+    "line", ["static_assert(N > 0);", "// abort();", 'throw Error("exit(1)");', "snprintf(buffer, 9);", "reassert(x);"]
+)
+def test_the_pattern_of_native_code_spares(line):
+    assert not FORBIDDEN.search(code_of(line))
