@@ -12,25 +12,26 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "core/src/jackfield"
 
 # A module imports only those before it. A line is a rung of DESIGN; the order inside a line counts as well.
-LADDER = """
-errors
-dtypes
-spec
-graph
-draws op rules
-ops saved
-backend hookspecs
-reference faults sim
-names manifest trust stages probe
-discovery loading registry
-candidates updates search placement partition packing memory shard blueprint
-report hosting store binding checks
-plan session
-explain trace
-conformance diff profile
-gguf
-__init__ cli __main__
-""".split()
+RUNGS = (
+    "errors",
+    "dtypes",
+    "spec",
+    "graph",
+    "draws op rules",
+    "ops saved",
+    "backend hookspecs",
+    "reference faults sim",
+    "names manifest trust stages probe",
+    "discovery loading registry",
+    "candidates updates search placement partition packing memory shard blueprint",
+    "report hosting store binding checks",
+    "plan session",
+    "explain trace",
+    "conformance diff profile",
+    "gguf",
+    "__init__ cli __main__",
+)
+LADDER = [module for rung in RUNGS for module in rung.split()]
 
 LAZY = {"__init__"}  # names for people; nothing but the command line stands behind it
 PLUGIN_MAY_IMPORT = {"jackfield.backend"}

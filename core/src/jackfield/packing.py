@@ -42,6 +42,7 @@ class _Chooser:
     packings: _Known = field(default_factory=dict)
     found: list[Constant] = field(default_factory=list)
     new: dict[tuple[int, Key], dict[str, int]] = field(default_factory=dict)
+    changed: dict[tuple[int, int, str], tuple[Step, Step]] = field(default_factory=dict)
 
     def add(self, value: Value, uses: _Uses) -> None:
         direct = [(item, i) for item, i in uses if _is_whole(item.operands[i], value)]
@@ -87,7 +88,7 @@ class _Chooser:
         return {**self.held(value.device, key), **self.new.get((value.device, key), {})}
 
     def _refusal(self, item: Item, i: int, layout: str) -> object:
-        return self.panel.answer(item.device, _with_layout(item.step, i, layout)).reason
+        return self.panel.answer(item.device, self._with_layout(item.step, i, layout)).reason
 
     def _key(self, value: Value) -> Key:
         return key_of(value, self.identity)
@@ -101,8 +102,18 @@ class _Chooser:
         if layout:
             value.spec = replace(value.spec, layout=layout)
             for item, i in uses:
-                item.step = _with_layout(item.step, i, layout)
+                item.step = self._with_layout(item.step, i, layout)
                 item.operands[i] = Ref(value, 0, value.spec)
+
+    def _with_layout(self, step: Step, i: int, layout: str) -> Step:
+        """The step with one operand packed. Equal steps are one object, so objects are remembered, and held."""
+        known = self.changed.get((id(step), i, layout))
+        if known is None:
+            spec = step.operands[i]
+            assert spec is not None
+            operands = (*step.operands[:i], replace(spec, layout=layout), *step.operands[i + 1 :])
+            known = self.changed[id(step), i, layout] = step, replace(step, operands=operands)
+        return known[1]
 
 
 def choose(
@@ -132,10 +143,3 @@ def key_of(value: Value, identity: Callable[[Source], Key]) -> Key:
 
 def _is_whole(ref: Ref | None, value: Value) -> bool:
     return ref is not None and ref.offset == 0 and ref.spec == value.spec
-
-
-def _with_layout(step: Step, i: int, layout: str) -> Step:
-    spec = step.operands[i]
-    assert spec is not None
-    operands = (*step.operands[:i], replace(spec, layout=layout), *step.operands[i + 1 :])
-    return replace(step, operands=operands)

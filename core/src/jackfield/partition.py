@@ -140,7 +140,7 @@ class _Layout:
     def __init__(self, flow: Flow, placement: Placement, panel: Panel, policy: Policy) -> None:
         self.flow, self.placement, self.panel, self.policy = flow, placement, panel, policy
         self.refs: dict[Tensor, Ref] = {}
-        self.dense_copies: dict[tuple[Tensor, int], Ref] = {}
+        self.dense_copies: dict[tuple[Tensor, int, Spec, int], Ref] = {}
         self.position = {node: i for i, node in enumerate(flow.nodes)} if flow.updates else {}
         self.result = Layout()
 
@@ -229,17 +229,18 @@ class _Layout:
 
     def _dense(self, tensor: Tensor, device: int, *, before: str, why: str) -> Ref:
         """A dense copy of a strided view, once a device. Of a constant: made when the plan is built."""
-        known = self.dense_copies.get((tensor, device))
+        ref = self.refs[tensor]
+        window = (self.flow.making(tensor), ref.offset, ref.spec, device)
+        known = self.dense_copies.get(window)
         if known is not None:
             return known
-        ref = self.refs[tensor]
         if ref.value.kind == "constant":
             spec = ref.spec.dense().with_role("constant")
             value = Value("constant", ANYWHERE, spec, ref.value.tensor, (ref.offset, ref.spec))
             made = Ref(value, 0, spec)
         else:
             made = self._copied(ref, device, before=before, operand=tensor, why=why)
-        self.dense_copies[tensor, device] = made
+        self.dense_copies[window] = made
         return made
 
     def _copied(self, ref: Ref, device: int, *, before: str, operand: Tensor | None, why: str) -> Ref:
