@@ -194,7 +194,8 @@ def constant(value: object, name: str = "") -> Tensor:
         change afterwards. Two constants of one array or one file tensor are one constant to a Session.
     Raises: DTypeError for a numpy dtype jackfield does not know.
     """
-    if isinstance(value, Source) and not isinstance(value, np.ndarray):
+    # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
+    if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
         spec = Spec(value.dtype, tuple(value.shape), role="constant")
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
     array = np.asarray(value)
