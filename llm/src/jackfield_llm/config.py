@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jackfield_llm.errors import ModelError
 
-__all__ = ["Config", "Rope", "known_architectures", "read_config"]
+__all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
+
+_LARGEST = 2**31 - 1
+_MOST_LAYERS = 1024  # the largest models known have 126
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,11 @@ class Layer:
 class Config:
     """A decoder-only transformer of the Llama kind.
 
-    width: of the residual stream; heads, kv_heads, head_size, value_size: of attention; context: longest the model knows.
+    width: of the residual stream. heads, kv_heads, head_size, value_size: of attention. inner: width of the
+        feed-forward. context: tokens, the most the model was made for.
     eps: of the RMS norms. embedding_scale: factor on token embeddings. attention_scale: factor on query-key products.
     activation: "silu" or "gelu" (tanh form) of the gated feed-forward. softcap: on the logits, 0 for none.
+    head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
     """
 
     architecture: str
@@ -50,6 +55,7 @@ class Config:
     kv_heads: int
     head_size: int
     value_size: int
+    inner: int
     context: int
     eps: float
     layers: tuple[Layer, ...]
@@ -57,6 +63,8 @@ class Config:
     embedding_scale: float = 1.0
     activation: str = "silu"
     softcap: float = 0.0
+    head_norms: bool = False
+    post_norms: bool = False
 
 
 class _Keys:
@@ -65,26 +73,37 @@ class _Keys:
     def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
         self.metadata, self.architecture = metadata, architecture
 
-    def integer(self, name: str, default: int | None = None, *, lowest: int = 1) -> int:
+    def integer(self, name: str, default: int | None = None, *, lowest: int = 1, highest: int = _LARGEST) -> int:
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < 2**31:
-            raise ModelError(f"{self.architecture}.{name} is {value!r}: must be a whole number, at least {lowest}")
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise self.wrong(name, value, f"a whole number from {lowest} to {highest:,}")
         return value
 
-    def number(self, name: str, default: float | None = None, *, positive: bool = True) -> float:
+    def number(self, name: str, default: float | None = None, *, zero: bool = False) -> float:
+        """A finite number above 0, or 0 where that has a meaning."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or (positive and value <= 0):
-            raise ModelError(f"{self.architecture}.{name} is {value!r}: must be a finite number{' above 0' if positive else ''}")
+        known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not known or value < 0 or (value == 0 and not zero):
+            raise self.wrong(name, value, f"a finite number {'not below' if zero else 'above'} 0")
         return float(value)
 
     def text(self, name: str, default: str) -> str:
-        return str(self._get(name, default))
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "a text")
+        return value
 
-    def has(self, name: str) -> bool:
-        return f"{self.architecture}.{name}" in self.metadata
+    def get(self, name: str) -> Any:
+        """The value as it is, or None."""
+        return self.metadata.get(f"{self.architecture}.{name}")
+
+    def wrong(self, name: str, value: object, must: str) -> ModelError:
+        return ModelError(f"{self.architecture}.{name} is {value!r}: must be {must}")
 
     def _get(self, name: str, default: Any) -> Any:
-        value = self.metadata.get(f"{self.architecture}.{name}", default)
+        value = self.get(name)
+        if value is None:
+            value = default
         if value is None:
             raise ModelError(f"the file lacks {self.architecture}.{name}, which a {self.architecture} model needs")
         return value
@@ -108,87 +127,106 @@ def _llama(keys: _Keys) -> Config:
     return _decoder(keys, "normal")
 
 
-def _qwen(keys: _Keys) -> Config:
+def _qwen2(keys: _Keys) -> Config:
     return _decoder(keys, "neox")
 
 
+def _qwen3(keys: _Keys) -> Config:
+    return replace(_decoder(keys, "neox"), head_norms=True)
+
+
 def _gemma3(keys: _Keys) -> Config:
-    """Five layers with a sliding window and their own rope base, then one that sees everything."""
-    plain = _decoder(keys, "neox", activation="gelu")
-    window = keys.integer("attention.sliding_window")
-    period = keys.integer("attention.sliding_window_pattern", 6)
+    """Layers with a sliding window and a rope of their own between layers that see everything."""
+    plain = _decoder(keys, "neox")
+    window = keys.integer("attention.sliding_window", 0, lowest=0)
     rope = plain.layers[0].rope
-    local = Rope("neox", rope.n_dims, keys.number("rope.freq_base_swa", 10000.0))
-    layers = tuple(Layer(rope) if (i + 1) % period == 0 else Layer(local, window) for i in range(len(plain.layers)))
+    local = Layer(Rope("neox", rope.n_dims, keys.number("rope.freq_base_swa", 10000.0)), window)
+    slides = _sliding(keys, len(plain.layers)) if window else [False] * len(plain.layers)
     # The 27B model scales by the width a head would have, not by the one it has.
-    per_head = plain.width / plain.heads if len(layers) == 62 else plain.head_size
-    return _with(
+    per_head = plain.width / plain.heads if len(plain.layers) == 62 else plain.head_size
+    return replace(
         plain,
-        layers=layers,
+        layers=tuple(local if slide else Layer(rope) for slide in slides),
         attention_scale=1.0 / math.sqrt(per_head),
         embedding_scale=math.sqrt(plain.width),
-        softcap=keys.number("final_logit_softcapping", 0.0, positive=False),
+        activation="gelu",
+        softcap=keys.number("final_logit_softcapping", 0.0, zero=True),
+        head_norms=True,
+        post_norms=True,
     )
 
 
-_READERS: dict[str, Callable[[_Keys], Config]] = {"llama": _llama, "qwen2": _qwen, "qwen3": _qwen, "gemma3": _gemma3}
+def _sliding(keys: _Keys, layers: int) -> list[bool]:
+    """Which layers have the window: a list, or all but every n-th."""
+    name = "attention.sliding_window_pattern"
+    pattern = keys.get(name)
+    if not isinstance(pattern, Sequence) or isinstance(pattern, str):
+        period = keys.integer(name, 6)
+        return [(i + 1) % period != 0 for i in range(layers)]
+    if len(pattern) != layers or not all(isinstance(entry, (bool, int)) for entry in pattern):
+        raise keys.wrong(name, pattern, f"a number, or {layers} flags, one a layer")
+    return [bool(entry) for entry in pattern]
 
 
-def _with(config: Config, **changes: Any) -> Config:
-    return Config(**{**config.__dict__, **changes})
+_READERS: dict[str, Callable[[_Keys], Config]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma3": _gemma3,
+}
 
 
-def _decoder(keys: _Keys, mode: str, activation: str = "silu") -> Config:
+def _decoder(keys: _Keys, mode: str) -> Config:
     """What all of the kind share."""
-    if keys.has("expert_count") and keys.integer("expert_count", lowest=0) > 0:
-        raise ModelError(f"{keys.architecture} with experts (expert_count {keys.integer('expert_count')}) is not known here")
+    if keys.integer("expert_count", 0, lowest=0):
+        raise keys.wrong("expert_count", keys.get("expert_count"), "0: layers of experts are not known here")
     width, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
     kv_heads = keys.integer("attention.head_count_kv", heads)
     if heads % kv_heads:
-        raise ModelError(f"{heads} heads can't share {kv_heads} key-value heads evenly")
-    if not keys.has("attention.key_length") and width % heads:
-        raise ModelError(f"embedding_length {width} is not a multiple of {heads} heads, and there is no attention.key_length")
+        raise keys.wrong("attention.head_count_kv", kv_heads, f"a divisor of the {heads} heads")
+    if keys.get("attention.key_length") is None and width % heads:
+        raise keys.wrong(
+            "embedding_length", width, f"a multiple of {heads} heads where there is no attention.key_length"
+        )
     head_size = keys.integer("attention.key_length", width // heads)
-    value_size = keys.integer("attention.value_length", head_size)
-    rope = _rope(keys, mode, head_size)
-    layers = (Layer(rope),) * keys.integer("block_count")
     return Config(
         architecture=keys.architecture,
         width=width,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        value_size=value_size,
+        value_size=keys.integer("attention.value_length", width // heads),
+        inner=keys.integer("feed_forward_length"),
         context=keys.integer("context_length"),
         eps=keys.number("attention.layer_norm_rms_epsilon"),
-        layers=layers,
+        layers=(Layer(_rope(keys, mode, head_size)),) * keys.integer("block_count", highest=_MOST_LAYERS),
         attention_scale=1.0 / math.sqrt(head_size),
-        activation=activation,
     )
 
 
 def _rope(keys: _Keys, mode: str, head_size: int) -> Rope:
-    """Rotary settings; linear and YaRN scaling as the file says."""
+    """Rotary settings; linear and YaRN scaling as the file says.
+
+    Source: names and defaults as llama.cpp (build 11434) reads them; a file that gives a factor and no type is linear.
+    """
     n_dims = keys.integer("rope.dimension_count", head_size)
     if n_dims % 2 or n_dims > head_size:
-        raise ModelError(f"{keys.architecture}.rope.dimension_count is {n_dims}: must be even and at most {head_size}")
-    base = keys.number("rope.freq_base", 10000.0)
-    kind = keys.text("rope.scaling.type", "linear" if keys.has("rope.scale_linear") else "none")
+        raise keys.wrong("rope.dimension_count", n_dims, f"even and at most {head_size}, the size of a head")
+    plain = Rope(mode, n_dims, keys.number("rope.freq_base", 10000.0))
+    kind = keys.text("rope.scaling.type", "linear")
     if kind == "none":
-        return Rope(mode, n_dims, base)
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
+        return plain
+    old = keys.number("rope.scale_linear", 0.0, zero=True)
+    scaled = replace(plain, scale=1.0 / (keys.number("rope.scaling.factor", old, zero=True) or 1.0))
     if kind == "linear":
-        return Rope(mode, n_dims, base, scale=1.0 / factor)
+        return scaled
     if kind == "yarn":
-        return Rope(
-            mode,
-            n_dims,
-            base,
-            scale=1.0 / factor,
+        return replace(
+            scaled,
             ext_factor=1.0,
             attn_factor=keys.number("rope.scaling.attn_factor", 1.0),
             beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
-            original_context=keys.integer("rope.scaling.original_context_length"),
+            original_context=keys.integer("rope.scaling.original_context_length", keys.integer("context_length")),
         )
-    raise ModelError(f"{keys.architecture}.rope.scaling.type {kind!r} is not known here; known: none, linear, yarn")
+    raise keys.wrong("rope.scaling.type", kind, "none, linear or yarn, which are known here")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+import jackfield as jf
 from jackfield_llm.sampling import Sampler, StopStrings
 from jackfield_llm.tokenizer import Tokenizer
 
@@ -17,22 +19,24 @@ __all__ = ["Evaluates", "Generation", "Stats"]
 
 
 class Evaluates(Protocol):
-    """What an answer needs of a model."""
+    """What an answer needs of a model.
 
-    @property
-    def context(self) -> int: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+    context: tokens its cache holds. advance: logits after the last of these tokens, and how many were in the cache.
+    """
+
+    context: int
+    tokenizer: Tokenizer
+
     def advance(self, ids: Sequence[int], /) -> tuple[NDArray[np.float32], int]: ...
-    def decode(self, token: int, /) -> NDArray[Any]: ...
-
 
 
 @dataclass
 class Stats:
     """Figures of one answer. Times in seconds; prompt_tokens counts what was evaluated, cached_tokens what was reused.
 
-    finish: why it ended: "end" (the model said so), "stop" (a stop string), "length" (max_tokens), "context" (full).
+    seconds: from the first token to the last. first_token_seconds: from the beginning to the first.
+    finish: why it ended: "end" (the model said so), "stop" (a stop string), "length" (max_tokens), "context" (full);
+        "" while it goes on, or was left off.
     """
 
     prompt_tokens: int = 0
@@ -55,51 +59,67 @@ class Stats:
 
 
 class Generation(Iterator[str]):
-    """An iterator of text pieces. Dropping it half way is fine: the cache holds what was evaluated."""
+    """An iterator of text pieces. Dropping it half way is fine, and so is another answer of the model in between.
+
+    ids: tokens drawn so far, without the end token. text: all pieces given so far.
+    """
 
     def __init__(
         self, model: Evaluates, ids: Sequence[int], *, max_tokens: int | None, stop: Sequence[str], sampler: Sampler
     ) -> None:
         self.stats = Stats()
-        self.ids: list[int] = []  # generated tokens, without the end token
+        self.ids: list[int] = []
+        self.text = ""
+        self._lock = threading.RLock()
         self._pieces = self._stream(model, list(ids), max_tokens, StopStrings(stop), sampler)
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        if not self._lock.acquire(blocking=False):
+            raise jf.errors.Busy("another thread waits for the next piece of this answer")
+        try:
+            piece = next(self._pieces)
+            self.text += piece
+            return piece
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
-        self._pieces.close()  # type: ignore[attr-defined]
+        """End the answer here."""
+        self._pieces.close()
 
     def _stream(
         self, model: Evaluates, ids: list[int], max_tokens: int | None, stops: StopStrings, sampler: Sampler
-    ) -> Iterator[str]:
-        began = time.perf_counter()
+    ) -> Generator[str, None, None]:
+        stats, began = self.stats, time.perf_counter()
         room = model.context - len(ids) + 1  # the last token drawn needs no column
         limit = room if max_tokens is None else min(max_tokens, room)
-        logits, reused = model.advance(ids)
-        self.stats.prompt_tokens, self.stats.cached_tokens = len(ids) - reused, reused
-        self.stats.prompt_seconds = time.perf_counter() - began
+        logits, stats.cached_tokens = model.advance(ids)
+        stats.prompt_tokens = len(ids) - stats.cached_tokens
+        stats.prompt_seconds = time.perf_counter() - began
         text = model.tokenizer.stream()
-        first = time.perf_counter()
         while len(self.ids) < limit:
             token = sampler.draw(logits, ids)
-            now = time.perf_counter()
-            if not self.ids:
-                self.stats.first_token_seconds, first = now - began, now
+            now = time.perf_counter() - began
+            stats.first_token_seconds = stats.first_token_seconds or now
             if token in model.tokenizer.eos_ids:
-                self.stats.finish = "end"
+                stats.finish = "end"
                 break
             ids.append(token)
             self.ids.append(token)
-            self.stats.tokens, self.stats.seconds = len(self.ids), now - first
+            stats.tokens, stats.seconds = len(self.ids), now - stats.first_token_seconds
             if piece := stops.push(text.push(token)):
                 yield piece
             if stops.stopped is not None:
-                self.stats.finish = "stop"
+                stats.finish = "stop"
                 return
             if len(self.ids) < limit:
-                logits = model.decode(token)
+                # All tokens, not the last one: what another answer left in the cache is noticed and replaced.
+                logits, _ = model.advance(ids)
         else:
-            self.stats.finish = "length" if limit == max_tokens else "context"
-        if rest := stops.push(text.flush()) + stops.flush():
+            stats.finish = "length" if limit == max_tokens else "context"
+        if rest := stops.push(text.flush()):
+            yield rest
+        if stops.stopped is not None:
+            stats.finish = "stop"
+        elif rest := stops.flush():
             yield rest

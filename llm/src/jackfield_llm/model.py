@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import operator
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +17,7 @@ from numpy.typing import NDArray
 import jackfield as jf
 from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
-from jackfield_llm.errors import ContextOverflow, ModelError
+from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.tokenizer import Tokenizer
@@ -24,8 +28,11 @@ __all__ = ["Model", "chunk_rows", "load"]
 
 ROWS = (1, 4, 32, 128, 512)  # row counts of plans; a prompt is cut into these
 LOGIT_ROWS = (1, 4, 32, 128)  # row counts of plans that return logits of every row, which are long
+PASS_ROWS = 20  # reading all weights once takes as long as the arithmetic of about so many rows
 DEFAULT_CONTEXT = 4096
 CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32}
+
+_log = logging.getLogger("jackfield")
 
 
 def load(
@@ -35,62 +42,102 @@ def load(
     context: int | None = None,
     cache_dtype: str = "f16",
     policy: str | None = None,
+    pins: Mapping[str, str] | None = None,
 ) -> Model:
-    """Open a GGUF file as a model.
+    r"""Open a GGUF file as a model.
 
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
     context: tokens the cache holds; default what the model knows, at most 4,096.
     cache_dtype: "f16" or "f32".
-    Raises: ModelError for a model we can't run, jackfield.GGUFError for a malformed file, jackfield's device errors.
+    policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
+        is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cuda:0"} puts the first ten layers on one device.
+    Raises: ModelError for a file we can't read or a model we can't run, jackfield.errors.GGUFError for a malformed
+        file, jackfield's device errors.
     """
-    return Model(Path(path), device, context=context, cache_dtype=cache_dtype, policy=policy)
+    return Model(Path(path), device, context=context, cache_dtype=cache_dtype, policy=policy, pins=pins)
 
 
 def chunk_rows(tokens: int, sizes: Sequence[int] = ROWS) -> list[int]:
     """How to cut a prompt into plans: row counts, of which only the last may be larger than what is left for it.
 
-    A plan that would be less than half full is passed over for smaller ones.
+    A plan costs its rows and one pass over the weights; the cheapest cut wins.
     """
-    chunks, left = [], tokens
-    while left > 0:
-        fitting = next((n for n in sizes if n >= left), sizes[-1])
-        if fitting > left and fitting >= 2 * left:
-            fitting = max(n for n in sizes if n <= left)
-        chunks.append(fitting)
-        left -= fitting
-    return chunks
+    largest = sizes[-1]
+    whole = max(0, tokens - 1) // largest
+    return [largest] * whole + (_cut(tokens - whole * largest, sizes)[1] if tokens else [])
+
+
+def _cut(left: int, sizes: Sequence[int]) -> tuple[int, list[int]]:
+    """Cost and row counts of the cheapest cut; left: at least 1, at most the largest size."""
+    fitting = next(n for n in sizes if n >= left)
+    best = (fitting + PASS_ROWS, [fitting])
+    if fitting > left:
+        part = max(n for n in sizes if n < left)
+        cost, chunks = _cut(left - part, sizes)
+        best = min(best, (part + PASS_ROWS + cost, [part, *chunks]))
+    return best
 
 
 class Model:
-    """One model on one device selection. Calls are serial: a second one at the same time raises jackfield's Busy."""
+    """One model on one device selection. Calls are serial: a second one at the same time raises jackfield's Busy.
+
+    A call that fails or is interrupted leaves the model usable: the cache never claims tokens it does not hold.
+    """
 
     def __init__(
-        self, path: Path, device: str | None, *, context: int | None, cache_dtype: str, policy: str | None
+        self,
+        path: Path,
+        device: str | None,
+        *,
+        context: int | None,
+        cache_dtype: str,
+        policy: str | None,
+        pins: Mapping[str, str] | None,
     ) -> None:
         if cache_dtype not in CACHE_DTYPES:
             raise ModelError(f"cache_dtype {cache_dtype!r}: must be one of {', '.join(CACHE_DTYPES)}")
-        self._file = jf.gguf.open(path)
-        self.config: Config = read_config(self._file.metadata)
-        self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
-        if self.context < 1:
-            raise ModelError(f"context {self.context}: must be at least 1")
-        self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
-        self.session = jf.Session(device=device, policy=policy)
-        weights = Weights(self._file)
-        self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=CACHE_DTYPES[cache_dtype])
-        self._plans: dict[tuple[int, str], jf.Plan] = {}
+        if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 1):
+            raise ModelError(f"context {context!r}: must be a whole number of tokens, at least 1")
+        self._file = _opened(path)
+        try:
+            self.config: Config = read_config(self._file.metadata)
+            self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
+            self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
+            weights = Weights(self._file)
+            dtype = CACHE_DTYPES[cache_dtype]
+            self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype)
+            self._check_vocabulary()
+            graph = self._graphs.graph(1, "last")
+            weights.check_all_used()
+            self.session = jf.Session(device, policy=policy)
+            self._pins = pins
+            self._plans = {(1, "last"): self.session.compile(graph, pins=pins)}
+        except BaseException:
+            if hasattr(self, "session"):
+                self.session.close()
+            self._file.close()
+            raise
+        if self.context > self.config.context:
+            _log.warning(
+                "%s: a context of %d is longer than the %d tokens it was made for",
+                path.name,
+                self.context,
+                self.config.context,
+            )
         self._template: ChatTemplate | None = None
+        self._lock = threading.RLock()
         self._ids: list[int] = []  # what the cache holds
-        self._decode = self._plan(1, "last")
+        self._torn = False  # a call ended early: what the cache holds is not known
 
     # ---- text
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids; special tokens are parsed on request only."""
-        return self.tokenizer.encode(text, special=special)
+        return self.tokenizer.encode(_text(text, "text"), special=special)
 
     def detokenize(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        return self.tokenizer.decode(list(ids), skip_special=skip_special)
+        """The text of ids; skip_special leaves special tokens out."""
+        return self.tokenizer.decode(ids, skip_special=skip_special)
 
     @property
     def template(self) -> ChatTemplate:
@@ -99,100 +146,145 @@ class Model:
             self._template = ChatTemplate.from_metadata(self._file.metadata)
         return self._template
 
-    def chat_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a dialogue up to where the model answers. Special tokens inside a message stay plain text."""
         return self.template.encode(messages, self.tokenizer)
+
+    def raw_ids(self, text: str) -> list[int]:
+        """Ids of a prompt taken as it is: special tokens in it are parsed, the file's first token comes in front."""
+        ids = self.tokenizer.encode(_text(text, "prompt"), special=True)
+        bos = self.tokenizer.bos_id
+        return [bos, *ids] if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos] else ids
 
     # ---- evaluation
 
     @property
     def device_names(self) -> str:
         """The devices that evaluate a token, such as "cpu:0"."""
-        return "+".join(self._decode.devices)
+        return "+".join(self._plans[1, "last"].devices)
+
+    def explain(self) -> str:
+        """Which device does what when one token is evaluated, and why."""
+        return str(self._plans[1, "last"].explain())
 
     @property
     def cached(self) -> tuple[int, ...]:
         """The tokens in the cache."""
-        return tuple(self._ids)
+        return () if self._torn else tuple(self._ids)
 
     def reset(self, keep: int = 0) -> None:
         """Forget all but the first `keep` tokens of the cache."""
-        del self._ids[max(0, keep) :]
+        with self._alone():
+            del self._ids[max(0, keep) :]
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each token of a text that starts afresh: f32 [tokens, vocabulary]."""
-        self.reset()
-        parts = self._evaluate(ids, "all")
+        with self._alone():
+            known = self._known(ids, past=0)
+            self._ids.clear()
+            parts = list(self._evaluate(known, "all"))
         return np.concatenate(parts) if parts else np.empty((0, self._graphs.vocabulary), np.float32)
 
-    def prefill(self, ids: Sequence[int]) -> NDArray[np.float32] | None:
-        """Append tokens to the cache; logits after the last one, f32 [vocabulary], or None for no tokens."""
-        parts = self._evaluate(ids, "last")
-        return parts[-1][0] if parts else None
+    def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""
+        with self._alone():
+            return self._append(self._known(ids, past=len(self._ids)))
 
     def decode(self, token: int) -> NDArray[np.float32]:
-        """Append one token; logits after it, f32 [vocabulary]."""
-        self._check_ids([token])
-        at = len(self._ids)
-        ints = np.array([[token], [at], [at], [at + 1]], np.int32)
-        out = self._decode(tokens=ints[0], positions=ints[1], slots=ints[2], kv_len=ints[3])
-        self._ids.append(token)
-        return out[0]
+        """Append one token to the cache; logits after it, f32 [vocabulary]."""
+        return self.prefill([token])
 
     def advance(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], int]:
         """Make the cache hold exactly `ids`, reusing its common beginning.
 
         Returns: logits after the last token, f32 [vocabulary], and how many tokens were reused.
         """
+        with self._alone():
+            known = self._known(ids, past=0)
+            same = _common(self._ids, known[:-1])
+            del self._ids[same:]
+            return self._append(known[same:]), same
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread evaluates; the cache is what `_ids` says."""
+        if not self._lock.acquire(blocking=False):
+            raise jf.errors.Busy("another call of this model is under way")
+        try:
+            if self._torn:
+                self._ids.clear()
+                for state in self.session.states.values():
+                    state.clear()
+                self._torn = False
+            yield
+        finally:
+            self._lock.release()
+
+    def _append(self, ids: list[int]) -> NDArray[np.float32]:
         if not ids:
             raise ModelError("no tokens to evaluate: the prompt is empty")
-        same = 0
-        for have, want in zip(self._ids, ids[:-1], strict=False):
-            if have != want:
-                break
-            same += 1
-        self.reset(same)
-        last = self.prefill(ids[same:])
-        assert last is not None
-        return last, same
+        *_, last = self._evaluate(ids, "last")
+        return last[0]
 
-    def _evaluate(self, ids: Sequence[int], logits: Literal["last", "all"]) -> list[NDArray[np.float32]]:
+    def _evaluate(self, ids: list[int], logits: Literal["last", "all"]) -> Iterator[NDArray[np.float32]]:
         """Run the plans over `ids`; logits of the last row, or of all real rows, of each."""
-        self._check_ids(ids)
-        results, at = [], 0
+        at = 0
         for rows in chunk_rows(len(ids), ROWS if logits == "last" else LOGIT_ROWS):
             part = ids[at : at + rows]
             out = self._run(self._plan(rows, logits), rows, part)
-            results.append(out if logits == "last" else out[rows - len(part) :])
+            yield out if logits == "last" else out[rows - len(part) :]
             at += len(part)
-        return results
 
-    def _run(self, plan: jf.Plan, rows: int, ids: Sequence[int]) -> NDArray[np.float32]:
+    def _run(self, plan: jf.Plan, rows: int, ids: list[int]) -> NDArray[np.float32]:
         past, pad = len(self._ids), rows - len(ids)
         columns = np.arange(past, past + len(ids), dtype=np.int32)
         tokens, positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
         tokens[pad:], positions[pad:], slots[pad:] = ids, columns, columns
         kv_len = np.array([past + len(ids)], np.int32)
+        self._torn = True  # set before, so that no interrupt can come between the writing and the knowing
         out: NDArray[np.float32] = plan(tokens=tokens, positions=positions, slots=slots, kv_len=kv_len)
         self._ids += ids
+        self._torn = False
         return out
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        needed = len(self._ids) + len(ids)
-        if needed > self.context:
-            text = f"{needed} tokens do not fit the context of {self.context}; load the model with a larger context"
-            if self.context >= self.config.context:
-                text = f"{needed} tokens do not fit the context of {self.context}, the longest this model knows"
-            raise ContextOverflow(text, needed=needed, limit=self.context)
-        for token in ids:
-            if not 0 <= token < self._graphs.vocabulary:
-                raise ModelError(f"token {token} lies outside the vocabulary of {self._graphs.vocabulary}")
 
     def _plan(self, rows: int, logits: Literal["last", "all"]) -> jf.Plan:
         key = (rows, "last" if rows == 1 else logits)
         if key not in self._plans:
-            self._plans[key] = self.session.compile(self._graphs.graph(rows, logits))
+            self._plans[key] = self.session.compile(self._graphs.graph(rows, logits), pins=self._pins)
         return self._plans[key]
+
+    def _known(self, ids: Sequence[int], *, past: int) -> list[int]:
+        """The ids as a list.
+
+        Raises: ModelError for what is no token, ContextOverflow for too many of them after `past` others.
+        """
+        try:
+            known = [operator.index(token) for token in ids]
+        except TypeError:
+            raise ModelError(f"tokens are {ids!r:.60}: must be a list of whole numbers") from None
+        self.check_room(past + len(known))
+        for token in known:
+            if not 0 <= token < self._graphs.vocabulary:
+                raise ModelError(f"token {token} lies outside the vocabulary of {self._graphs.vocabulary}")
+        return known
+
+    def check_room(self, tokens: int) -> None:
+        """Raises ContextOverflow when the cache can't hold so many tokens."""
+        if tokens > self.context:
+            longest = self.config.context
+            more = (
+                f"load the model with a larger one, it knows {longest}"
+                if self.context < longest
+                else "the model knows no longer one"
+            )
+            raise ContextOverflow(
+                f"{tokens} tokens do not fit the context of {self.context}; {more}", needed=tokens, limit=self.context
+            )
+
+    def _check_vocabulary(self) -> None:
+        rows, words = self._graphs.vocabulary, self.tokenizer.vocab_size
+        if rows != words:
+            raise ModelError(f"tensor token_embd.weight has {rows} rows, the vocabulary {words} tokens: must be equal")
 
     # ---- generation
 
@@ -210,46 +302,71 @@ class Model:
         """Stream an answer: an iterator of str, with the figures of the run in `.stats`.
 
         raw: take the prompt as it is; otherwise as a user's message in the file's chat template.
+        system: what the system message says; None leaves that to the template.
         max_tokens: at most so many; default until the model ends or the context is full.
         stop: texts that end the answer and are not part of it.
         sampling: fields of Sampler (temperature, top_k, ...), when no sampler is given. Default: greedy.
-        Raises: ContextOverflow, SamplingError, ChatError, before anything is evaluated.
+        Raises: ContextOverflow, SamplingError, ChatError, ModelError, before anything is evaluated.
         """
+        if sampler is not None and sampling:
+            raise SamplingError(f"[sample] {next(iter(sampling))} is given beside a sampler: must be one of its fields")
         if raw:
-            ids = self.tokenizer.encode(prompt, special=True, add_special=True)
+            if system is not None:
+                raise ModelError("a system message is given with raw=True: must stand in the prompt itself")
+            ids = self.raw_ids(prompt)
         else:
-            ids = self.chat_ids(_dialogue(prompt, system))
+            messages = [{"role": "user", "content": _text(prompt, "prompt")}]
+            if system is not None:
+                messages.insert(0, {"role": "system", "content": _text(system, "system")})
+            ids = self.chat_ids(messages)
         return self.answer(ids, max_tokens=max_tokens, stop=stop, sampler=sampler or Sampler(**sampling))
 
     def answer(
-        self, ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = (), sampler: Sampler | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        sampler: Sampler | None = None,
     ) -> Generation:
-        """Stream what follows these tokens."""
-        if not ids:
+        """Stream what follows these tokens; the rest as in `generate`. Raises before anything is evaluated."""
+        known = self._known(ids, past=0)
+        if not known:
             raise ModelError("no tokens to evaluate: the prompt is empty")
-        if max_tokens is not None and max_tokens < 0:
-            raise ModelError(f"max_tokens {max_tokens}: must be 0 or more")
-        if len(ids) > self.context:
-            raise ContextOverflow(
-                f"a prompt of {len(ids)} tokens does not fit the context of {self.context}",
-                needed=len(ids),
-                limit=self.context,
-            )
-        return Generation(self, list(ids), max_tokens=max_tokens, stop=stop, sampler=sampler or Sampler())
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
+        ):
+            raise ModelError(f"max_tokens {max_tokens!r}: must be a whole number, 0 or more")
+        return Generation(self, known, max_tokens=max_tokens, stop=stop, sampler=sampler or Sampler())
 
     def close(self) -> None:
-        """Give device memory and the file back. Twice is fine."""
-        self._plans.clear()
+        """Give device memory and the file back. Twice is fine. Raises Busy during a call."""
         self.session.close()
         self._file.close()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _dialogue(prompt: str, system: str | None) -> list[dict[str, str]]:
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    return [*messages, {"role": "user", "content": prompt}]
+def _opened(path: Path) -> jf.gguf.File:
+    try:
+        return jf.gguf.open(path)
+    except OSError as e:
+        raise ModelError(f"{path}: can't be read: {e.strerror or e}") from e
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise ModelError(f"{what} is a {type(value).__name__}: must be a text")
+    return value
+
+
+def _common(have: list[int], want: list[int]) -> int:
+    """Length of the common beginning."""
+    shorter = min(len(have), len(want))
+    if have[:shorter] == want[:shorter]:  # the usual case, a hundred times as fast as the loop
+        return shorter
+    return next(i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b)

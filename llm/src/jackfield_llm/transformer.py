@@ -1,4 +1,4 @@
-"""The graph of a decoder-only transformer: one builder for Llama, Qwen and Gemma, which differ in what their files hold.
+"""The graph of a decoder-only transformer: one builder for Llama, Qwen and Gemma, which differ in their Config.
 
 A graph evaluates `rows` tokens. Padding rows come first: their cache row is -1, so they write to no slot, and `kv_len`
 counts real columns only. Lengths are data, so one graph serves the whole context.
@@ -42,6 +42,7 @@ class Transformer:
         if len(shape) != 2:
             raise ModelError(f"tensor token_embd.weight is {list(shape)}, must be [vocabulary, width]")
         self.vocabulary = shape[0]
+        weights.check_layers(len(config.layers))
 
     def graph(self, rows: int, logits: Literal["last", "all"]) -> jf.Tensor:
         """Logits f32 of the last row, [1, vocabulary], or of all rows, [rows, vocabulary]."""
@@ -57,30 +58,29 @@ class Transformer:
         if c.embedding_scale != 1.0:
             x = ops.scale(x, scale=c.embedding_scale)
         for number, layer in enumerate(c.layers):
-            x = self._block(x, number, layer, i)
-        if logits == "last" and rows > 1:
-            x = x[rows - 1 :]
+            wanted = 1 if logits == "last" and number == len(c.layers) - 1 else rows
+            x = self._block(x, number, layer, i, wanted)
         head = self.weights.maybe("output.weight", (self.vocabulary, c.width))
         y = ops.linear(self._norm(x, "output_norm"), embeddings if head is None else head)
         if c.softcap:
             y = ops.scale(ops.tanh(ops.scale(y, scale=1.0 / c.softcap)), scale=c.softcap)
         return y
 
-    def _block(self, x: jf.Tensor, number: int, layer: Layer, i: _Inputs) -> jf.Tensor:
+    def _block(self, x: jf.Tensor, number: int, layer: Layer, i: _Inputs, wanted: int) -> jf.Tensor:
+        """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
         at = f"blk.{number}."
-        attended = self._attention(self._norm(x, at + "attn_norm"), number, layer, i)
-        x = ops.add(x, self._maybe_norm(attended, at + "post_attention_norm"))
+        attended = self._attention(self._norm(x, at + "attn_norm"), number, layer, i, wanted)
+        x = ops.add(_last(x, wanted), self._post_norm(attended, at + "post_attention_norm"))
         fed = self._feed_forward(self._norm(x, at + "ffn_norm"), at)
-        return ops.add(x, self._maybe_norm(fed, at + "post_ffw_norm"))
+        return ops.add(x, self._post_norm(fed, at + "post_ffw_norm"))
 
-    def _attention(self, x: jf.Tensor, number: int, layer: Layer, i: _Inputs) -> jf.Tensor:
+    def _attention(self, x: jf.Tensor, number: int, layer: Layer, i: _Inputs, wanted: int) -> jf.Tensor:
         c, at = self.config, f"blk.{number}."
-        rows = x.shape[0]
-        q = self._heads(self._linear(x, at + "attn_q", c.heads * c.head_size), c.heads, c.head_size)
+        q = self._heads(self._linear(_last(x, wanted), at + "attn_q", c.heads * c.head_size), c.heads, c.head_size)
         k = self._heads(self._linear(x, at + "attn_k", c.kv_heads * c.head_size), c.kv_heads, c.head_size)
         v = self._heads(self._linear(x, at + "attn_v", c.kv_heads * c.value_size), c.kv_heads, c.value_size)
-        q = self._rope(self._head_norm(q, at + "attn_q_norm"), layer, i)
-        k = self._rope(self._head_norm(k, at + "attn_k_norm"), layer, i)
+        q = self._rope(self._head_norm(q, at + "attn_q_norm"), layer, _last(i.positions, wanted))
+        k = self._rope(self._head_norm(k, at + "attn_k_norm"), layer, i.positions)
         keys = self._store(f"k{number}", k, i.slots)
         values = self._store(f"v{number}", v, i.slots)
         attended = ops.attention(
@@ -92,7 +92,7 @@ class Transformer:
             causal=True,
             window=layer.window,
         )
-        joined = ops.reshape(attended, shape=(rows, c.heads * c.value_size))
+        joined = ops.reshape(attended, shape=(wanted, c.heads * c.value_size))
         return self._linear(joined, at + "attn_output", c.width)
 
     @staticmethod
@@ -102,15 +102,17 @@ class Transformer:
 
     def _head_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
         """RMS norm of each head, where the family has one."""
-        weight = self.weights.maybe(name + ".weight", (x.shape[-1],))
-        return x if weight is None else ops.multiply(ops.rms_norm(x, eps=self.config.eps), weight)
+        if not self.config.head_norms:
+            return x
+        weight = self.weights.get(name + ".weight", (x.shape[-1],))
+        return ops.multiply(ops.rms_norm(x, eps=self.config.eps), weight)
 
-    def _rope(self, x: jf.Tensor, layer: Layer, i: _Inputs) -> jf.Tensor:
+    def _rope(self, x: jf.Tensor, layer: Layer, positions: jf.Tensor) -> jf.Tensor:
         r = layer.rope
         factors = self.weights.maybe("rope_freqs.weight", (r.n_dims // 2,)) if layer.window == 0 else None
         return ops.rope(
             x,
-            i.positions,
+            positions,
             factors,
             mode=r.mode,
             n_dims=r.n_dims,
@@ -132,7 +134,7 @@ class Transformer:
         return ops.reshape(written, shape=(1, heads, self.context, size))
 
     def _feed_forward(self, x: jf.Tensor, at: str) -> jf.Tensor:
-        inner = self.weights.shape(at + "ffn_gate.weight")[0]
+        inner = self.config.inner
         gate, up = self._linear(x, at + "ffn_gate", inner), self._linear(x, at + "ffn_up", inner)
         gated: Callable[..., jf.Tensor] = ops.swiglu if self.config.activation == "silu" else ops.geglu
         return self._linear(gated(gate, up), at + "ffn_down", self.config.width)
@@ -146,5 +148,10 @@ class Transformer:
         weight = self.weights.get(name + ".weight", (self.config.width,))
         return ops.multiply(ops.rms_norm(x, eps=self.config.eps), weight)
 
-    def _maybe_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
-        return self._norm(x, name) if name + ".weight" in self.weights else x
+    def _post_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
+        return self._norm(x, name) if self.config.post_norms else x
+
+
+def _last(x: jf.Tensor, rows: int) -> jf.Tensor:
+    """The last rows: x itself, or a view."""
+    return x if rows == x.shape[0] else x[x.shape[0] - rows :]

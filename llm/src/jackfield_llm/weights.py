@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+import numpy as np
 
 import jackfield as jf
 from jackfield_llm.errors import ModelError
 
 __all__ = ["Weights"]
+
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
 class Weights:
@@ -17,17 +22,17 @@ class Weights:
         self._file = file
         self._made: dict[str, jf.Tensor] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._file.tensors
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Extents of a tensor, outermost first. Raises ModelError when the file lacks it."""
         return tuple(self._tensor(name).shape)
 
     def get(self, name: str, shape: Sequence[int]) -> jf.Tensor:
-        """A constant that must have this shape. Raises ModelError, by name, when it is missing or has another."""
+        """A constant that must have this shape: matrices as they are stored, vectors as f32.
+
+        Raises: ModelError, by name, when it is missing, has another shape or a type nobody here computes with.
+        """
         if name not in self._made:
-            self._made[name] = jf.constant(self._tensor(name), name=name)
+            self._made[name] = self._make(name)
         constant = self._made[name]
         if constant.shape != tuple(shape):
             raise ModelError(f"tensor {name} is {list(constant.shape)}, the hyperparameters say {list(shape)}")
@@ -35,7 +40,44 @@ class Weights:
 
     def maybe(self, name: str, shape: Sequence[int]) -> jf.Tensor | None:
         """The same, or None when the file has no such tensor."""
-        return self.get(name, shape) if name in self else None
+        return self.get(name, shape) if name in self._file.tensors else None
+
+    def check_layers(self, count: int) -> None:
+        """Every layer must have the tensors that any layer has: what is optional is so for the whole model.
+
+        Raises: ModelError naming one that is missing.
+        """
+        layers: list[set[str]] = [set() for _ in range(count)]
+        for name in self._file.tensors:
+            match = _BLOCK.fullmatch(name)
+            if match and int(match[1]) < count:
+                layers[int(match[1])].add(match[2])
+        every = set().union(*layers)
+        for number, has in enumerate(layers):
+            if missing := sorted(every - has):
+                raise ModelError(f"the file lacks the tensor blk.{number}.{missing[0]}, which other layers have")
+
+    def check_all_used(self) -> None:
+        """A tensor no graph asked for would be a part of the model that is left out: refused, never ignored.
+
+        Raises: ModelError naming the first.
+        """
+        unknown = [name for name in self._file.tensors if name not in self._made]
+        if unknown:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise ModelError(
+                f"the file has a tensor {unknown[0]}{more}, which is no part of this architecture as known here"
+            )
+
+    def _make(self, name: str) -> jf.Tensor:
+        tensor = self._tensor(name)
+        try:
+            dtype = tensor.dtype
+        except jf.Error as e:
+            raise ModelError(f"tensor {name}: {e}") from e
+        if len(tensor.shape) == 1 and dtype != jf.f32:
+            return jf.constant(tensor.numpy().astype(np.float32), name=name)
+        return jf.constant(tensor, name=name)
 
     def _tensor(self, name: str) -> jf.gguf.Tensor:
         try:
