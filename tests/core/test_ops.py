@@ -233,6 +233,18 @@ def test_a_block_that_cannot_be_coded_is_zero_and_a_fault():
     assert not as_bytes(coded)[0, 34:].any()
 
 
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.is_block], ids=str)
+@pytest.mark.parametrize("bad", [NAN, -INF, 3e38])
+def test_the_bytes_of_such_a_block_are_zero(dtype, bad):
+    x = np.full((1, 3 * dtype.block), 0.5, np.float32)
+    x[0, dtype.block + 5] = bad
+    coded, found = faults_of(lambda: ops.cast.run(x, dtype=dtype))
+    assert [(f.kind, f.value) for f in found] == [("nonfinite", 1)]
+    blocks = as_bytes(coded).reshape(3, -1)
+    assert not blocks[1].any()
+    np.testing.assert_array_equal(blocks[[0, 2]], dtype.encode(x[:, : dtype.block]).repeat(2, 0))
+
+
 def test_write_puts_a_region_and_casts():
     target = np.zeros((4, 6), np.float16)
     y = ops.write.run(target, F(1e6, 2, NAN).reshape(1, 3), start=(2, 1))
@@ -284,6 +296,9 @@ def test_put_rows_skips_padding_and_reports_the_rest():
     assert [(f.kind, f.operand, f.value) for f in found] == [("index", "rows", 4)]
     _, found = faults_of(lambda: ops.put_rows.run(target, x, ids(2, -1, -1, 3)))
     assert not found
+    y, found = faults_of(lambda: ops.put_rows.run(target, x, ids(2, -2, -1, 3)))
+    assert [f.value for f in found] == [-2]
+    assert y[:, 0].tolist() == [0, 0, 1, 7]
 
 
 def test_put_rows_with_cyclic_rows_by_loops():
