@@ -24,6 +24,7 @@ __all__ = ["Arenas", "Held", "StateMemory", "Store", "check_room", "identity", "
 log = logging.getLogger("jackfield")
 
 _PIECE = 1 << 20  # bytes of one write of zeros
+_WORTH_BORROWING = 1 << 16  # bytes; below that the pages around a tensor of a file cost more than a copy of it
 
 
 class _Forks:
@@ -181,14 +182,16 @@ class Store:
             _fill(device, held, constant)
             known.setdefault(constant.key, {})[constant.layout] = held
             self._keep(constant)
+        for constant in rest:  # again: reading one tensor of a file brings back pages of its neighbours
+            _source(constant).release()
 
     def _borrow(self, device: Device, constant: Constant, known: dict[Key, dict[str, Held]]) -> bool:
         value = constant.value
-        if constant.layout or value.window is not None or not constant.nbytes or type(device).borrow is Device.borrow:
+        if constant.layout or value.window is not None or constant.nbytes < _WORTH_BORROWING:
             return False
-        assert value.tensor is not None
-        assert value.tensor.source is not None
-        data = value.tensor.source.data
+        if type(device).borrow is Device.borrow:
+            return False
+        data = _source(constant).data
         buffer = device.borrow(data)
         if buffer is None:
             return False
@@ -199,8 +202,7 @@ class Store:
         return True
 
     def _keep(self, constant: Constant) -> None:
-        assert constant.value.tensor is not None
-        source = constant.value.tensor.source
+        source = _source(constant)
         kept = source.array if isinstance(source, ArraySource) else source
         self._sources[id(kept)] = kept
 
@@ -229,7 +231,8 @@ class Store:
             return known
         (buffer,) = self._allocate(device, (tensor.spec.nbytes,), Usage.STATE)
         state = StateMemory(tensor.name, tensor.spec, device, buffer)
-        self.zero(state)
+        if not _is_zero(state):
+            self.zero(state)
         self.states[tensor.name] = state
         return state
 
@@ -270,13 +273,31 @@ def _free(device: Device, buffers: Iterable[Buffer]) -> None:
             log.warning("%s: a buffer could not be freed: %s", device.name, e)
 
 
+def _is_zero(state: StateMemory) -> bool:
+    """Fresh host memory often holds zeros without being backed by pages yet; writing zeros would take the pages."""
+    if "host_visible" not in state.device.target.features:
+        return False
+    nbytes = state.spec.nbytes
+    piece = np.empty(min(nbytes, _PIECE), np.uint8)
+    for at in range(0, nbytes, _PIECE):
+        part = piece[: min(_PIECE, nbytes - at)]
+        state.device.read(state.buffer, at, part.data)
+        if part.any():
+            return False
+    return True
+
+
+def _source(constant: Constant) -> Source:
+    tensor = constant.value.tensor
+    assert tensor is not None
+    assert tensor.source is not None
+    return tensor.source
+
+
 def _fill(device: Device, held: Held, constant: Constant) -> None:
     """One constant, packed on the way; its source may drop the bytes afterwards."""
-    value = constant.value
-    assert value.tensor is not None
-    assert value.tensor.source is not None
-    source = value.tensor.source
-    plain = plain_bytes(source, value.window)
+    source = _source(constant)
+    plain = plain_bytes(source, constant.value.window)
     if constant.packing is None:
         if held.nbytes:
             device.write(held.buffer, held.offset, plain)
