@@ -218,3 +218,19 @@ def test_mutants_of_the_structure(tmp_path):
         except GraphError:
             refused += 1
     assert refused > 300
+
+
+@pytest.mark.parametrize("dtype", [jf.f32, jf.q8_0])
+def test_a_constant_of_another_size_is_named(tmp_path, dtype):
+    class Bytes:
+        shape, data = (2, 32), memoryview(bytes(dtype.nbytes((2, 32))))
+
+        def release(self):
+            """Nothing to do."""
+
+    Bytes.dtype = dtype
+    path = tmp_path / "g.npz"
+    save(jf.constant(Bytes()), path)
+    changed(path, lambda c, a: a.update(c0=a["c0"][:-1]))
+    with pytest.raises(GraphError, match=r"constant c0 has \d+ bytes, .* takes \d+"):
+        load_graph(path)

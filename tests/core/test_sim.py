@@ -204,6 +204,16 @@ def test_a_strided_operand_needs_a_copy_unless_it_reads_any():
                 program(dev, placed)
 
 
+def test_a_copy_makes_dense():
+    dev = device()
+    x = Place(put(dev, X).buffer, 0, Spec(F32, (4, 3), (4, 16)))
+    out = room(dev, (4, 3))
+    placed = step("contiguous", [x], out)
+    assert SimBackend().reads(placed.step, dev.target) == ("any",)
+    program(dev, placed).run()
+    np.testing.assert_array_equal(get(dev, out), X.T)
+
+
 def test_a_result_may_lie_over_an_operand_only_where_the_op_says_so():
     dev = device()
     x = put(dev, X)
@@ -305,6 +315,19 @@ def test_two_queues_are_ordered_by_events_only():
     two.wait(one.record())
     assert two.copy(out, there)
     np.testing.assert_array_equal(get(two, there), X + X)
+
+
+def test_a_queue_that_waits_works_the_other_off_up_to_the_event_only():
+    one, two = SimBackend(Shape(parts=2)).devices()
+    x = put(one, X)
+    run = program(one, step("add", [x, x], room(one, (3, 4))))
+    run.run()
+    event = one.record()
+    run.run()
+    two.wait(event)
+    assert one.steps == 0
+    two.synchronize()
+    assert one.steps == 1
 
 
 def test_a_source_that_changes_before_the_copy_ran():

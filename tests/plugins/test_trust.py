@@ -141,19 +141,31 @@ def test_an_odd_record_of_origin_is_no_editable_install(folder, registry, url):
 
 
 @pytest.mark.parametrize("order", [("acme", "fork"), ("fork", "acme")])
-def test_one_owner_of_a_name(folder, monkeypatch, order):
-    dists = {"acme": ("jackfield-acme", "1.9"), "fork": ("acme-fork", "1.10")}
+@pytest.mark.parametrize(
+    ("versions", "winner"),
+    [(("1.10", "1.9"), "jackfield-acme"), (("1.9", "1.10"), "acme-fork"), (("1.0", "1.0"), "acme-fork")],
+)
+def test_one_owner_of_a_name(folder, monkeypatch, order, versions, winner):
+    given = {"acme": ("jackfield-acme", versions[0]), "fork": ("acme-fork", versions[1])}
     for which in order:
-        dist, version = dists[which]
+        dist, version = given[which]
         install(folder, "acme", good("acme") if which == order[0] else None, dist=dist, version=version)
+    (loser,) = {"jackfield-acme", "acme-fork"} - {winner}
     registry = Registry()
-    assert status_of(registry, "acme", "acme-fork").state == "pending"
-    lost = status_of(registry, "acme", "jackfield-acme")
+    assert status_of(registry, "acme", winner).state == "pending"
+    lost = status_of(registry, "acme", loser)
     assert (lost.state, lost.code) == ("off", "duplicate")
-    assert "also in acme-fork 1.10" in lost.error
+    assert f"also in {winner} {dict(given.values())[winner]}, which was chosen" in lost.error
     assert registry.select("acme").devices[0].name == "acme:0"
-    monkeypatch.setenv("JACKFIELD_BACKENDS", "acme=jackfield_acme")
-    assert status_of(Registry(), "acme", "acme-fork").code == "duplicate"
+    monkeypatch.setenv("JACKFIELD_BACKENDS", f"acme={loser.replace('-', '_')}")
+    assert status_of(Registry(), "acme", winner).code == "duplicate"
+
+
+def test_priority_orders_a_class(folder, registry):
+    for name, priority in [("low", 10), ("high", 90), ("mid", 50)]:
+        install(folder, name, good(name), manifest(name, "cpu", priority=priority))
+    names = [d.name for d in registry.fallbacks() if d.backend.name in ("low", "mid", "high")]
+    assert names == ["high:0", "mid:0", "low:0"]
 
 
 def test_one_owner_of_a_kind(folder, registry):

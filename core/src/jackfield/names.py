@@ -163,7 +163,7 @@ def _wrong_word(text: str, column: int, name: str) -> DeviceNameError:
     low = name.lower()
     match = _SHORTHAND.fullmatch(low)
     meant = f"{match[1]}:{int(match[2])}" if match and len(match[2]) < 10 else low
-    if not _PLAIN.fullmatch(meant) or meant == name:
+    if not _PLAIN.fullmatch(meant):
         bad = next((i for i, c in enumerate(name) if not (c.isascii() and (c.isalnum() or c in "_:"))), 0)
         return wrong(text, column + bad, "a kind is a lower-case word such as cpu, cuda or metal")
     return wrong(text, column, f"did you mean {meant}?")

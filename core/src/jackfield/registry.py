@@ -179,7 +179,7 @@ class Registry:
         found: list[OpenDevice] = []
         for plugin in plugins:
             try:
-                found += [d for d in self._open(plugin, named=False) if not d.simulated]
+                found += self._open(plugin, named=False)
             except (BackendError, DeviceError) as e:
                 self._tell(plugin, e)
         return found

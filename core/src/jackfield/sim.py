@@ -60,6 +60,7 @@ __all__ = ["POISON", "Shape", "SimBackend", "SimBuffer", "SimDevice", "SimEvent"
 POISON = b"\xff\x7f"  # repeated: NaN as f16, bf16, f32 and f64; a huge index as i16, i32 and i64
 GUARD = 64  # bytes before and after each allocation
 GUARD_BYTE = 0xA5
+COPY = "contiguous"  # the op that a planner inserts where an operand must be dense
 QUEUE_LIMIT = 4096  # entries; a longer queue is worked off, as a device would
 
 # One lock for all simulated devices: a queue that waits for another one works that one off too.
@@ -347,7 +348,7 @@ class SimDevice(Device):
         for i, (name, place) in enumerate(zip(op.operands, placed.operands, strict=True)):
             if place is None or (op.updates and i == 0):  # a target is changed where it lies
                 continue
-            if self.shape.reads == "dense" and not place.spec.is_dense:
+            if self.shape.reads == "dense" and not place.spec.is_dense and step.op != COPY:
                 raise DeviceError(f"{self.name}: [{step.op}] {name} is strided and no copy made it dense: {place.spec}")
             takes_over = name in op.inplace and place.offset == placed.result.offset
             if _collide(place, placed.result) and not (takes_over and place.spec.nbytes == placed.result.spec.nbytes):
@@ -420,7 +421,7 @@ class SimBackend(Backend):
         return replace(kernel, operands=operands, results=kernel.results & names)
 
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
-        """Dense, unless its shape says "any"; the target of an update is changed where it lies, strided or not."""
+        """Dense, unless its shape says "any". A target is changed where it lies and a copy makes dense, strided or not."""
         wish: Reads = "any" if self.shape.reads == "any" else "dense"
-        updates = OPS[step.op].updates
-        return tuple("any" if updates and i == 0 else wish for i in range(len(step.operands)))
+        free = OPS[step.op].updates or step.op == COPY
+        return tuple("any" if free and i == 0 else wish for i in range(len(step.operands)))
