@@ -1,0 +1,25 @@
+"""`python -m jackfield.conformance NAME` prints the claims of a backend, which its wheel commits as claims.txt.
+
+They are made at the backend's first target: the one that can do least.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from jackfield.registry import Registry
+
+from .claims import claims
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m jackfield.conformance NAME (cpu, reference, ...)\n")
+        return 2
+    backend = Registry().open_backend(arguments[0])
+    sys.stdout.write(claims(backend, backend.targets()[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
