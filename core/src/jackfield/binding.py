@@ -79,7 +79,8 @@ class Binder:
         if base is None:
             if value.kind == "state":
                 assert value.tensor is not None
-                base = self.store.states[value.tensor.name].buffer, 0
+                state = self.store.states[value.tensor.name]
+                base = state.buffer, state.offset
             else:
                 base = self._in_arena(value)
             self.bases[value] = base

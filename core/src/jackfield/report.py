@@ -66,7 +66,8 @@ def memory_report(drawn: Blueprint) -> MemoryReport:
         constants.setdefault(c.value.device, {})[c.key, c.layout] = nbytes
     states: dict[int, int] = {}
     for tensor, number in drawn.states().items():
-        states[number] = states.get(number, 0) + tensor.spec.nbytes
+        nbytes = reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment)
+        states[number] = states.get(number, 0) + nbytes
     for number in drawn.used():
         arena = drawn.memory.arenas.get(number)
         device = drawn.panel.device(number)

@@ -50,7 +50,7 @@ class State:
         with _Quiet(self._session, self._memory):
             array, data = fresh(self._type)
             if self._type.nbytes:
-                self._memory.device.read(self._memory.buffer, 0, data)
+                self._memory.device.read(self._memory.buffer, self._memory.offset, data)
             return array
 
     def write(self, value: Any) -> None:
@@ -58,7 +58,7 @@ class State:
         array = array_of(value, self._type, self._memory.name)
         with _Quiet(self._session, self._memory):
             if self._type.nbytes:
-                self._memory.device.write(self._memory.buffer, 0, bytes_of(array))
+                self._memory.device.write(self._memory.buffer, self._memory.offset, bytes_of(array))
             self._memory.incomplete = ""
 
     def clear(self) -> None:
@@ -195,10 +195,11 @@ class Session:
     def _fill(self, drawn: Blueprint) -> None:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
         store, panel = self._store, drawn.panel
+        store.check_states(drawn.states())
         check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
         store.upload(drawn.constants, panel)
-        for tensor, number in drawn.states().items():
-            store.add_state(tensor, panel.device(number))
+        for number in sorted(set(drawn.states().values())):
+            store.add_states([t for t, home in drawn.states().items() if home == number], panel.device(number))
         moved = False
         try:
             for number, arena in sorted(drawn.memory.arenas.items()):
@@ -265,7 +266,7 @@ def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
             add(c.value.device, "constants", reserved(c.nbytes, drawn.panel.device(c.value.device).alignment))
     for tensor, number in drawn.states().items():
         if tensor.name not in store.states:
-            add(number, "states", tensor.spec.nbytes)
+            add(number, "states", reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment))
     for number, arena in drawn.memory.arenas.items():
         add(number, "compute", max(0, arena.nbytes - store.arenas.nbytes(drawn.panel.name(number))))
     return wanted

@@ -58,6 +58,7 @@ class StateMemory:
     spec: Spec
     device: Device
     buffer: Buffer
+    offset: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     incomplete: str = ""
 
@@ -170,7 +171,9 @@ class Store:
     def _upload(self, device: Device, constants: list[Constant]) -> None:
         known = self.constants.setdefault(device.name, {})
         rest = [c for c in constants if not self._borrow(device, c, known)]
-        rest.sort(key=lambda c: -c.nbytes)  # the largest temporary while little of the arena is touched: a low peak
+        # The large temporaries while little of the arena is touched, for a low peak. Before them the small constants:
+        # pages of their neighbours come with them, and go when the neighbours are done.
+        rest.sort(key=lambda c: (c.nbytes >= _WORTH_BORROWING, -c.nbytes))
         arena = pack(
             [Life(c.nbytes, 0, 0) for c in rest],
             alignment=device.alignment,
@@ -219,29 +222,37 @@ class Store:
         self._buffers += [(device, buffer) for buffer in buffers]
         return buffers
 
-    def add_state(self, tensor: Tensor, device: Device) -> StateMemory:
-        """The memory of a state: zeros at birth. Raises PlanError when the name is taken by another Spec."""
-        known = self.states.get(tensor.name)
-        if known is not None:
-            if (known.spec.dtype, known.spec.shape) != (tensor.spec.dtype, tensor.spec.shape):
+    def check_states(self, tensors: Iterable[Tensor]) -> None:
+        """Raises PlanError when a state's name is taken by another Spec."""
+        for tensor in tensors:
+            known = self.states.get(tensor.name)
+            if known is not None and (known.spec.dtype, known.spec.shape) != (tensor.spec.dtype, tensor.spec.shape):
                 raise PlanError(
                     f"state {tensor.name!r} is {known.spec} in this Session, not {tensor.spec}; "
                     f"use another name or Session"
                 )
-            return known
-        (buffer,) = self._allocate(device, (tensor.spec.nbytes,), Usage.STATE)
-        state = StateMemory(tensor.name, tensor.spec, device, buffer)
-        if not _is_zero(state):
-            self.zero(state)
-        self.states[tensor.name] = state
-        return state
+
+    def add_states(self, tensors: Sequence[Tensor], device: Device) -> None:
+        """Memory for the states that are new, in one block; zeros at birth."""
+        fresh = [t for t in tensors if t.name not in self.states]
+        arena = pack(
+            [Life(t.spec.nbytes, 0, 0) for t in fresh],
+            alignment=device.alignment,
+            max_buffer=device.target.limits.max_buffer,
+        )
+        buffers = self._allocate(device, arena.chunks or (0,), Usage.STATE) if fresh else []
+        for tensor, (chunk, offset) in zip(fresh, arena.places, strict=True):
+            state = StateMemory(tensor.name, tensor.spec, device, buffers[chunk], offset)
+            if not _is_zero(state):
+                self.zero(state)
+            self.states[tensor.name] = state
 
     def zero(self, state: StateMemory) -> None:
         """All bytes 0."""
         nbytes = state.spec.nbytes
         zeros = memoryview(bytes(min(nbytes, _PIECE)))
         for at in range(0, nbytes, _PIECE):
-            state.device.write(state.buffer, at, zeros[: min(_PIECE, nbytes - at)])
+            state.device.write(state.buffer, state.offset + at, zeros[: min(_PIECE, nbytes - at)])
         state.incomplete = ""
 
     # Ends
@@ -281,7 +292,7 @@ def _is_zero(state: StateMemory) -> bool:
     piece = np.empty(min(nbytes, _PIECE), np.uint8)
     for at in range(0, nbytes, _PIECE):
         part = piece[: min(_PIECE, nbytes - at)]
-        state.device.read(state.buffer, at, part.data)
+        state.device.read(state.buffer, state.offset + at, part.data)
         if part.any():
             return False
     return True
