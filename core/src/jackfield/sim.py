@@ -421,7 +421,7 @@ class SimBackend(Backend):
         return replace(kernel, operands=operands, results=kernel.results & names)
 
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
-        """Dense, unless its shape says "any". A target lies where it lies, and a copy makes dense: both take strides."""
+        """Dense, unless its shape says "any". Targets lie where they lie and a copy makes dense: both take strides."""
         wish: Reads = "any" if self.shape.reads == "any" else "dense"
         free = OPS[step.op].updates or step.op == COPY
         return tuple("any" if free and i == 0 else wish for i in range(len(step.operands)))
