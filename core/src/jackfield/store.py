@@ -172,7 +172,7 @@ class Store:
         known = self.constants.setdefault(device.name, {})
         rest = [c for c in constants if not self._borrow(device, c, known)]
         # The large temporaries while little of the arena is touched, for a low peak. Before them the small constants:
-        # pages of their neighbours come with them, and go when the neighbours are done.
+        # pages of their neighbours come with them, and are given back at once.
         rest.sort(key=lambda c: (c.nbytes >= _WORTH_BORROWING, -c.nbytes))
         arena = pack(
             [Life(c.nbytes, 0, 0) for c in rest],
@@ -180,13 +180,16 @@ class Store:
             max_buffer=device.target.limits.max_buffer,
         )
         buffers = self._allocate(device, arena.chunks or (0,), Usage.CONSTANT) if rest else []
+        small = True
         for constant, (chunk, offset) in zip(rest, arena.places, strict=True):
+            if small and constant.nbytes >= _WORTH_BORROWING:
+                small = False
+                _release(rest)
             held = Held(buffers[chunk], offset, constant.nbytes)
             _fill(device, held, constant)
             known.setdefault(constant.key, {})[constant.layout] = held
             self._keep(constant)
-        for constant in rest:  # again: reading one tensor of a file brings back pages of its neighbours
-            _source(constant).release()
+        _release(rest)
 
     def _borrow(self, device: Device, constant: Constant, known: dict[Key, dict[str, Held]]) -> bool:
         value = constant.value
@@ -305,17 +308,23 @@ def _source(constant: Constant) -> Source:
     return tensor.source
 
 
+def _release(constants: Iterable[Constant]) -> None:
+    """Once more, for all: reading one tensor of a file brings back pages of its neighbours."""
+    for constant in constants:
+        _source(constant).release()
+
+
 def _fill(device: Device, held: Held, constant: Constant) -> None:
-    """One constant, packed on the way; its source may drop the bytes afterwards."""
+    """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
     source = _source(constant)
-    plain = plain_bytes(source, constant.value.window)
-    if constant.packing is None:
-        if held.nbytes:
-            device.write(held.buffer, held.offset, plain)
-    else:
+    data = plain_bytes(source, constant.value.window)
+    if constant.packing is not None:
         packed = np.empty(held.nbytes, np.uint8).data
-        constant.packing.pack(plain, packed)
-        device.write(held.buffer, held.offset, packed)
+        constant.packing.pack(data, packed)
+        source.release()
+        data = packed
+    if held.nbytes:
+        device.write(held.buffer, held.offset, data)
     source.release()
 
 
