@@ -72,6 +72,7 @@ def test_indexing_makes_views_of_the_root():
         (lambda x: x[4], ShapeError, "[slice] index 4 on axis 0 of extent 4"),
         (lambda x: x[::-1], ShapeError, "[slice] step -1 on axis 0: must be at least 1"),
         (lambda x: x[0, 0, 0], ShapeError, "[slice] 3 indices for 2 axes of f32[4, 6]"),
+        (lambda x: x[..., ...], ShapeError, "[slice] more than one '...'"),
         (lambda x: x["a"], GraphError, "[slice] an index is a slice or an int, not str"),
         (
             lambda x: leaf("q", (2, 64), q8_0)[:, 16:],

@@ -2,7 +2,7 @@
 
 The function's name is the op's name, positional parameters are operands (`| None = None`: optional), keyword-only
 parameters are attributes, the docstring is the documentation and the body is the meaning. Everything else derives from
-it: the builder, the checks, the reference device, the oracle, the conformance cases and docs/ops.md.
+it: the builder, the checks, the reference device, the oracle and the conformance cases.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def op(
     view: the op never runs; its window on the first operand, or None when a copy must come first.
     inplace: operands whose memory the result may take over when they die there.
     updates: the first operand is a target: the result is its new value, and a state is changed where it lies.
-    tolerance: class of section "Tolerance" of docs/ops.md: E A T R M, or N (NMSE by the operands' dtypes).
+    tolerance: how near a device must come: a class of `conformance.check`, E A T R M or N.
     slack: absolute error allowed besides the class, from the operands (f64) and attributes: a number or an array that
         broadcasts to the result.
     stored: the body gets elements as they are stored (block dtypes as arrays of blocks), for ops that copy, select or
