@@ -1,0 +1,85 @@
+"""The tiny models of tests/golden/families: written anew, with what llama.cpp said of them; and files that lie."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parents[1] / "golden" / "families"
+RECORDS = json.loads((FOLDER / "families.json").read_text())
+NAMES = tuple(RECORDS)
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
+)
+
+
+def _module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("family_files", FOLDER / "family_files.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+family_files = _module()
+
+
+def write(name: str, path: Path, *, template: str | None = None) -> Path:
+    """The model file of that name; template: a chat template it does not have by itself."""
+    family = family_files.by_name(name)
+    if template is None:
+        family_files.write(family, path)
+        return path
+    plain = family_files.TOKENIZERS[family.architecture]
+
+    def with_template(writer: Any) -> None:
+        plain(writer)
+        writer.add_chat_template(template)
+
+    family_files.TOKENIZERS[family.architecture] = with_template
+    try:
+        family_files.write(family, path)
+    finally:
+        family_files.TOKENIZERS[family.architecture] = plain
+    return path
+
+
+def golden(name: str) -> tuple[list[int], np.ndarray]:
+    """Ids, and llama.cpp's logits f32 [tokens, vocabulary]."""
+    with np.load(FOLDER / f"{name}.npz") as stored:
+        return stored["ids"].tolist(), stored["logits"]
+
+
+def nmse(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Mean square of the difference over the mean square of the second, in float64."""
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    assert a.shape == b.shape
+    return float(np.mean((a - b) ** 2) / np.mean(b**2))
+
+
+@dataclass
+class Changed:
+    """A GGUF file whose metadata and tensors are not what they were; stands for jackfield.gguf.File."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, Any]
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Tensor:
+    """A tensor that says something else of itself."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    data: memoryview = memoryview(b"")
+
+    def release(self) -> None: ...

@@ -1,0 +1,368 @@
+"""Every family against llama.cpp: tiny random models, their recorded logits, and files that are wrong in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import families
+import numpy as np
+import pytest
+from families import NAMES, RECORDS, Changed, golden, nmse
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jackfield as jf
+import jackfield_llm
+from jackfield_llm import ModelError, model
+from jackfield_llm.config import known_architectures, read_config
+
+BOUND = 1e-3  # the project's, for any device
+DEVICES = ("reference", "cpu:0")
+
+
+def load(path, device="reference", **options):
+    return jackfield_llm.load(path, device, **{"context": 64, "cache_dtype": "f32", **options})
+
+
+@pytest.fixture
+def device(request, absent):
+    try:
+        jf.Session(request.param).close()
+    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
+        absent(request.param.split(":")[0], f"no device {request.param} here: {e}")
+    return request.param
+
+
+@pytest.fixture
+def opened(family_path, monkeypatch):
+    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
+
+    def open_(name):
+        file = jf.gguf.open(family_path(name))
+        changed = Changed(dict(file.metadata), dict(file.tensors))
+        monkeypatch.setattr(model, "_opened", lambda _path: changed)
+        return changed
+
+    return open_
+
+
+# ---- right
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_is_the_one_llama_cpp_saw(name, family_path):
+    assert hashlib.sha256(family_path(name).read_bytes()).hexdigest() == RECORDS[name]["sha256"]
+
+
+@pytest.mark.parametrize("device", DEVICES, indirect=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_llama_cpp_s(name, device, family_path):
+    """What llama.cpp itself rounds away (its distance from a float64 model) is all the distance there is."""
+    ids, theirs = golden(name)
+    with load(family_path(name), device) as ours:
+        distance = nmse(ours.logits(ids), theirs)
+    own = RECORDS[name]["float64_nmse"]
+    assert distance <= BOUND
+    assert distance <= (1.05 if device == "reference" else 2.0) * own + 1e-11
+    assert all(distance < 0.3 * fault for fault in RECORDS[name]["fault_nmse"].values())
+
+
+@pytest.mark.parametrize("device", DEVICES, indirect=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_of_f16_stays_close(name, device, family_path):
+    ids, theirs = golden(name)
+    with load(family_path(name), device, cache_dtype="f16") as ours:
+        assert nmse(ours.logits(ids), theirs) <= 2 * RECORDS[name]["float64_nmse"] + 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES, indirect=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_however_the_text_is_cut_the_logits_are_the_same(name, device, family_path):
+    ids, _ = golden(name)
+    with load(family_path(name), device) as ours:
+        at_once = ours.logits(ids)
+        one_by_one = []
+        ours.reset()
+        for token in ids:
+            one_by_one.append(ours.decode(token))
+        assert nmse(np.stack(one_by_one), at_once) <= 1e-5
+        for cut in (1, 7, 33):
+            ours.reset()
+            ours.prefill(ids[:cut])
+            assert ours.cached == tuple(ids[:cut])
+            assert nmse(ours.prefill(ids[cut:]), at_once[-1]) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_the_whole_context_is_usable(name, family_path):
+    """The last column too, with padding in front and a window that has left the beginning."""
+    ids, _ = golden(name)
+    with load(family_path(name), context=len(ids)) as tight, load(family_path(name), context=128) as wide:
+        assert np.array_equal(tight.logits(ids), wide.logits(ids))
+
+
+# ---- wrong: the architecture
+
+
+@pytest.mark.parametrize("name", ["falcon", "llama4", "", "LLAMA"])
+def test_an_unknown_architecture_is_refused_by_name(name, opened):
+    opened("llama").metadata["general.architecture"] = name
+    with pytest.raises(ModelError, match="architecture") as e:
+        load("x")
+    assert repr(name) in str(e.value)
+    assert "gemma3, llama, qwen2, qwen3" in str(e.value)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["llama"]])
+def test_a_file_without_architecture_is_no_model(value, opened):
+    opened("llama").metadata["general.architecture"] = value
+    with pytest.raises(ModelError, match=r"general\.architecture"):
+        load("x")
+
+
+def test_the_known_ones_are_all_tested():
+    assert {families.family_files.by_name(name).architecture for name in NAMES} == set(known_architectures())
+
+
+# ---- wrong: tensors
+
+OPTIONAL = {"output.weight", "rope_freqs.weight"}  # a file without them is another, whole model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_tensor_is_needed(name, opened):
+    file = opened(name)
+    for tensor in list(file.tensors):
+        kept = file.tensors.pop(tensor)
+        if tensor not in OPTIONAL:
+            with pytest.raises(ModelError, match=rf"lacks the tensor {tensor}\b"):
+                load("x")
+        file.tensors[tensor] = kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_tensor_has_its_shape(name, opened):
+    file = opened(name)
+    for tensor, kept in list(file.tensors.items()):
+        for shape in ((*kept.shape[:-1], kept.shape[-1] * 2), (*kept.shape, 32), (3, *kept.shape[1:])):
+            file.tensors[tensor] = families.Tensor(shape, kept.dtype)
+            with pytest.raises(ModelError, match=tensor):
+                load("x")
+        file.tensors[tensor] = kept
+
+
+def test_a_tensor_that_is_no_part_of_the_model_is_refused(opened):
+    """It would be a part somebody trained and we leave out."""
+    file = opened("llama")
+    file.tensors["blk.0.attn_q_norm.weight"] = file.tensors["output_norm.weight"]
+    with pytest.raises(ModelError, match=r"blk\.1\.attn_q_norm\.weight, which other layers have"):
+        load("x")
+    file.tensors["blk.1.attn_q_norm.weight"] = file.tensors["output_norm.weight"]
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_norm\.weight and 1 more, which is no part"):
+        load("x")
+
+
+def test_layers_beyond_the_last_are_refused(opened):
+    file = opened("qwen3")
+    file.metadata["qwen3.block_count"] = 1
+    with pytest.raises(ModelError, match=r"blk\.1\."):
+        load("x")
+
+
+def test_a_type_nobody_computes_with_names_the_tensor(opened):
+    class Strange(families.Tensor):
+        @property
+        def dtype(self):
+            raise jf.errors.DTypeError("type IQ2_XXS can't be computed with")
+
+        @dtype.setter
+        def dtype(self, value): ...
+
+    file = opened("llama")
+    file.tensors["blk.1.ffn_up.weight"] = Strange(file.tensors["blk.1.ffn_up.weight"].shape, None)
+    with pytest.raises(ModelError, match=r"blk\.1\.ffn_up\.weight.*IQ2_XXS"):
+        load("x")
+
+
+def test_vectors_of_any_type_are_read_as_f32(opened):
+    """Norms and biases stored in f16 are the same numbers."""
+    file = opened("qwen2")
+    ids, theirs = golden("qwen2")
+    for name, tensor in list(file.tensors.items()):
+        if len(tensor.shape) == 1:
+            half = tensor.numpy().astype(np.float16)
+            file.tensors[name] = families.Tensor(tensor.shape, jf.f16, memoryview(half.tobytes()))
+            file.tensors[name].numpy = lambda half=half: half
+    with load("x") as ours:
+        assert nmse(ours.logits(ids), theirs) <= 1e-5
+
+
+def test_the_vocabulary_and_the_embeddings_agree(opened):
+    file = opened("llama")
+    tensor = file.tensors["token_embd.weight"]
+    file.tensors["token_embd.weight"] = families.Tensor((321, tensor.shape[1]), tensor.dtype)
+    with pytest.raises(ModelError, match="321 rows, the vocabulary 320 tokens"):
+        load("x")
+
+
+# ---- wrong: hyperparameters
+
+NEEDED = (
+    "embedding_length",
+    "attention.head_count",
+    "block_count",
+    "feed_forward_length",
+    "context_length",
+    "attention.layer_norm_rms_epsilon",
+)
+READ = (
+    *NEEDED,
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scale_linear",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "final_logit_softcapping",
+    "expert_count",
+)
+
+
+@pytest.fixture(scope="module")
+def metadata(family_path):
+    return {name: dict(jf.gguf.open(family_path(name)).metadata) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_needed_key_is_missed_by_name(name, metadata):
+    architecture = metadata[name]["general.architecture"]
+    for key in NEEDED:
+        without = {k: v for k, v in metadata[name].items() if k != f"{architecture}.{key}"}
+        with pytest.raises(ModelError, match=f"lacks {architecture}.{key},"):
+            read_config(without)
+
+
+FLOATS = {
+    "attention.layer_norm_rms_epsilon",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scaling.factor",
+    "rope.scale_linear",
+    "final_logit_softcapping",
+}
+ONLY_GEMMA3 = {
+    "rope.freq_base_swa",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "final_logit_softcapping",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nonsense_in_a_key_is_told_by_name(name, metadata):
+    architecture = metadata[name]["general.architecture"]
+    for key in READ:
+        if key in ONLY_GEMMA3 and architecture != "gemma3":
+            continue
+        for value in (-3, math.nan, math.inf, "many", True, [1.5], 2**40):
+            if value == 2**40 and key in FLOATS:
+                continue
+            full = f"{architecture}.{key}"
+            with pytest.raises(ModelError, match=full):
+                read_config({**metadata[name], full: value})
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-10, 200),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 1)),
+)
+
+
+@given(name=st.sampled_from(NAMES), changes=st.dictionaries(st.sampled_from(READ), _VALUES, min_size=1, max_size=4))
+def test_any_metadata_is_a_config_or_a_model_error(name, changes, metadata):
+    architecture = metadata[name]["general.architecture"]
+    try:
+        config = read_config({**metadata[name], **{f"{architecture}.{k}": v for k, v in changes.items()}})
+    except ModelError as e:
+        assert architecture in str(e)
+        assert "\n" not in str(e)
+    else:
+        assert config.heads % config.kv_heads == 0
+        assert 1 <= len(config.layers) <= 1024
+        assert all(layer.rope.n_dims % 2 == 0 and math.isfinite(layer.rope.scale) for layer in config.layers)
+
+
+def test_experts_are_refused(metadata):
+    with pytest.raises(ModelError, match=r"llama\.expert_count is 8.*experts"):
+        read_config({**metadata["llama"], "llama.expert_count": 8})
+
+
+def test_heads_must_share_evenly(metadata):
+    with pytest.raises(ModelError, match=r"head_count_kv is 3: must be a divisor of the 4 heads"):
+        read_config({**metadata["llama"], "llama.attention.head_count_kv": 3})
+    with pytest.raises(ModelError, match=r"embedding_length is 66: must be a multiple of 4 heads"):
+        read_config({**metadata["llama"], "llama.embedding_length": 66})
+
+
+# ---- settings no golden file has
+
+
+def rope_of(metadata, **keys):
+    named = {f"llama.rope.{k}": v for k, v in keys.items()}
+    return read_config({**metadata["llama"], **named}).layers[0].rope
+
+
+def test_rope_scaling(metadata):
+    """As llama.cpp reads it: a factor alone is linear, the old key is the second choice, "none" wins over both."""
+    assert rope_of(metadata).scale == 1.0
+    assert rope_of(metadata, **{"scaling.factor": 4.0}).scale == 0.25
+    assert rope_of(metadata, scale_linear=2.0).scale == 0.5
+    assert rope_of(metadata, scale_linear=2.0, **{"scaling.factor": 4.0}).scale == 0.25
+    assert rope_of(metadata, **{"scaling.factor": 0.0}).scale == 1.0
+    assert rope_of(metadata, **{"scaling.type": "none", "scaling.factor": 4.0}).scale == 1.0
+    with pytest.raises(ModelError, match="rope.scaling.type is 'longrope': must be none, linear or yarn"):
+        rope_of(metadata, **{"scaling.type": "longrope"})
+
+
+def test_yarn(metadata):
+    yarn = {"scaling.type": "yarn", "scaling.factor": 4.0}
+    rope = rope_of(metadata, **yarn, **{"scaling.original_context_length": 77})
+    assert (rope.scale, rope.ext_factor, rope.attn_factor, rope.beta_fast, rope.beta_slow) == (
+        0.25,
+        1.0,
+        1.0,
+        32.0,
+        1.0,
+    )
+    assert rope.original_context == 77
+    assert rope_of(metadata, **yarn).original_context == metadata["llama"]["llama.context_length"]
+
+
+def test_windows_of_gemma3(metadata):
+    def windows(**keys):
+        named = {f"gemma3.attention.{k}": v for k, v in keys.items()}
+        return [layer.window for layer in read_config({**metadata["gemma3_defaults"], **named}).layers]
+
+    assert windows() == [9] * 5 + [0, 9]
+    assert windows(sliding_window_pattern=2) == [9, 0, 9, 0, 9, 0, 9]
+    assert windows(sliding_window_pattern=[True, False, True, True, True, True, False]) == [9, 0, 9, 9, 9, 9, 0]
+    assert windows(sliding_window=0) == [0] * 7
+    with pytest.raises(ModelError, match="sliding_window_pattern is .* 7 flags, one a layer"):
+        windows(sliding_window_pattern=[True, False])
+
+
+def test_gemma3_27b_scales_by_another_width(metadata):
+    changed = {**metadata["gemma3"], "gemma3.block_count": 62}
+    assert read_config(changed).attention_scale == pytest.approx(1 / math.sqrt(96 / 4))
+    assert read_config(metadata["gemma3"]).attention_scale == pytest.approx(1 / math.sqrt(32))
