@@ -54,9 +54,9 @@ def test_tokens_are_those_of_llama_cpp_and_turn_back_into_the_text(name, metadat
     for text, ids in cases(name):
         if "bert" not in name:  # which forgets case, accents and white space
             assert tokenizer.decode(ids) == text
-        stream = tokenizer.stream()
+        stream = tokenizer.stream(skip_special=False)
         streamed = "".join([stream.push(token) for token in ids]) + stream.flush()
-        assert streamed.removeprefix(" ") == tokenizer.decode(ids).removeprefix(" ")
+        assert streamed in (tokenizer.decode(ids), " " + tokenizer.decode(ids))
 
 
 @pytest.mark.parametrize("name", WITHOUT_TEXTS)
