@@ -1,0 +1,60 @@
+"""Run by test_levels in another process, perhaps on an emulated old CPU: every kernel family once against numpy."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import jackfield as jf
+from jackfield import ops
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    x = jf.input("x", (5, 64))
+    weight = rng.standard_normal((33, 64)).astype(np.float32)
+    packed = jf.constant(Blocks(weight, jf.q4_0))
+    normed = ops.multiply(ops.rms_norm(x, eps=1e-6), jf.constant(np.ones(64, np.float32)))
+    h = ops.linear(normed, packed)
+    gated = ops.swiglu(h, h)
+    soft = ops.softmax(ops.reshape(gated, shape=(1, 1, 5, 33)))
+    rows = ops.take_rows(packed, jf.input("ids", (4,), jf.i32))
+    heads = ops.reshape(x, shape=(1, 1, 5, 64))
+    attended = ops.attention(heads, heads, heads, scale=0.125, causal=True)
+    best = ops.argmax(soft)
+    outputs = (h, soft, rows, attended, best, ops.cast(x, dtype="f16"), ops.contiguous(x.T), ops.gelu(x), ops.sum(x))
+    feeds = {"x": rng.standard_normal((5, 64)).astype(np.float32), "ids": np.array([0, 32, 7, 7], np.int32)}
+    ours = jf.Session(device="cpu", policy="strict").compile(outputs)(**feeds)
+    oracle = jf.Session(device="reference").compile(outputs)(**feeds)
+    for number, (a, b) in enumerate(zip(ours, oracle, strict=True)):
+        assert a.shape == b.shape and a.dtype == b.dtype, (number, a.shape, b.shape)
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        assert np.square(a - b).sum() <= 5e-4 * np.square(b).sum(), f"output {number}: {a} for {b}"
+    (arch,) = {d.target.arch for d in _cpu_devices()}
+    sys.stdout.write(f"level {arch}\n")
+
+
+def _cpu_devices():
+    from jackfield_cpu.backend import CpuBackend
+
+    return CpuBackend().devices()
+
+
+class Blocks:
+    """A constant in a block dtype, made on the spot."""
+
+    def __init__(self, array: np.ndarray, dtype: jf.DType) -> None:
+        self.dtype, self.shape = dtype, array.shape
+        self._raw = np.ascontiguousarray(dtype.encode(array)).reshape(-1)
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self._raw)
+
+    def release(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""These tests are about the CPU plugin itself: without it they skip, or fail where JACKFIELD_REQUIRE names cpu."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+required = os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split()
+
+if importlib.util.find_spec("jackfield_cpu") is None:
+    if "cpu" in required:
+        pytest.exit("cpu is required, but jackfield-cpu is not installed", returncode=1)
+    collect_ignore_glob = ["*.py"]
