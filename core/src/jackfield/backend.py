@@ -365,7 +365,8 @@ class Backend(ABC):
 
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
         """How each operand may arrive: "any" strides, dense "rows", or "dense"; else the planner copies."""
-        return ("dense",) * len(step.operands)
+        dense: Reads = "dense"
+        return (dense,) * len(step.operands)
 
     def pack(self, constant: Spec, users: Sequence[Step], target: Target) -> Packing | None:
         """A packed layout that all these users read, or None for plain bytes."""

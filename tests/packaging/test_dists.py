@@ -1,0 +1,64 @@
+"""What every dist of the tree must carry, read from its sources; wheels are built and tried in .ci/full."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DISTS = {"core": "jackfield", "plugins/cpu": "jackfield_cpu", "llm": "jackfield_llm"}
+
+
+def project(folder):
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("folder", DISTS)
+def test_licence_readme_and_types_are_in_every_dist(folder):
+    assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert b"Apache License" in (ROOT / "LICENSE").read_bytes()
+    data = project(folder)
+    assert data["license"] == "Apache-2.0" and data["license-files"] == ["LICENSE"]
+    assert (ROOT / folder / data["readme"]).stat().st_size > 100
+    assert (ROOT / folder / "src" / DISTS[folder] / "py.typed").exists()
+    assert data["requires-python"] == ">=3.11"
+
+
+@pytest.mark.parametrize("folder", [f for f in DISTS if f != "core"])
+def test_a_dist_bounds_the_core_and_never_pins_it(folder):
+    (core,) = [d for d in project(folder)["dependencies"] if d.startswith("jackfield")]
+    assert ">=" in core and "==" not in core
+
+
+def test_the_core_is_light_and_names_no_plugin_but_in_extras():
+    allowed = {"numpy", "ml_dtypes", "pluggy", "importlib-metadata", "click", "rich", "platformdirs"}
+    names = {d.split(">")[0].split("=")[0] for d in project("core")["dependencies"]}
+    assert names <= allowed
+
+
+def test_the_plugin_has_a_manifest_that_names_its_claims():
+    (backend,) = json.loads((ROOT / "plugins/cpu/backend.json").read_text())["backends"]
+    assert backend["name"] == "cpu"
+    assert (ROOT / "plugins/cpu" / backend["claims"]).stat().st_size > 0
+
+
+def test_constraints_are_said_the_same_for_pip_and_for_uv():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
+    listed = (ROOT / "constraints.txt").read_text().split()
+    assert settings["constraint-dependencies"] == listed
+    assert all("==" in line and "/" not in line for line in listed)
+
+
+def test_every_variable_of_the_tree_is_in_the_readme():
+    """Each JACKFIELD_* name that code reads stands in README's table."""
+    table = (ROOT / "README.md").read_text()
+    manifest = json.loads((ROOT / "plugins/cpu/backend.json").read_text())["backends"][0]["env"]
+    assert [name for name in manifest if name not in table] == []
+
+
+def test_no_lock_file_and_no_build_is_committed():
+    ignored = (ROOT / ".gitignore").read_text().split()
+    assert {"uv.lock", "*.so", "*.whl", "*.gguf"} <= set(ignored)
