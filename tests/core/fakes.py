@@ -219,10 +219,11 @@ class Picky(Backend):
         refuse: Callable[[Step, Target], str | None] = lambda step, target: None,
         without: Sequence[str] = (),
         reads: str = "dense",
+        targets: str = "any",
     ) -> None:
         self.name = devices[0].name.split(":")[0]
         self._devices = tuple(devices)
-        self.refuse, self.without, self.how = refuse, frozenset(without), reads
+        self.refuse, self.without, self.how, self.targets = refuse, frozenset(without), reads, targets
         self.asked: Counter[str] = Counter()
 
     def devices(self) -> Sequence[Device]:
@@ -236,9 +237,9 @@ class Picky(Backend):
         return self.refuse(step, target)
 
     def reads(self, step: Step, target: Target):
-        free = step.op == "contiguous"
+        how = "any" if step.op == "contiguous" else self.how
         updates = OPS[step.op].updates
-        return tuple("any" if free or (updates and i == 0) else self.how for i in range(len(step.operands)))
+        return tuple(self.targets if updates and i == 0 else how for i in range(len(step.operands)))
 
 
 def opened(backend: Backend) -> list[OpenDevice]:

@@ -95,6 +95,13 @@ def test_no_result_takes_over_what_is_still_needed():
     np.testing.assert_array_equal(second, np.full(16, 10))
 
 
+def test_an_operand_that_occurs_twice_is_not_taken_over():
+    x = jf.input("x", (16,))
+    a = ops.add(x, x)
+    plan = compiled(ops.multiply(a, a), Minimal("one:0"))
+    assert plan.explain().to_dict()["summary"]["in_place"] == 0
+
+
 def test_views_keep_their_base_alive():
     x = jf.input("x", (4, 4))
     a = ops.add(x, x)

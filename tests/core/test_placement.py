@@ -175,6 +175,16 @@ def test_steps_that_write_a_state_go_where_it_lives():
         devices_of(y, two(refused_by_one=["put_rows"], refused_by_two=["put_rows"]))
 
 
+def test_a_strided_target_needs_a_kernel_that_writes_by_strides():
+    k = jf.state("k", (4, 8))
+    y = ops.write(k[:, 2:4], jf.input("x", (1, 2)), start=(0, 0))
+    (one,) = opened(Picky([Minimal("one:0")], targets="dense"))
+    with pytest.raises(PlacementError, match="one:0: write: the target is strided, the kernel writes it dense"):
+        devices_of(y, [one], chosen=1)
+    (rows,) = opened(Picky([Minimal("one:0")], targets="rows"))
+    assert devices_of(y, [rows], chosen=1)[0] == {"write.0": "one:0"}
+
+
 def test_constants_that_do_not_fit_move_their_steps():
     x = jf.input("x", (1, 64))
     y = x
