@@ -32,7 +32,16 @@ template <DType D> JF_INLINE int32_t first_largest(const char* x, int64_t n) {
         if (v > m) m = v;
         any |= v != v;
     }
-    for (int64_t at = 0; at < n; at++) {
+    const vf wanted = splat(m);
+    int64_t at = 0;
+    for (; at + W <= n; at += W) {  // past the vectors that do not hold it
+        const vf v = load<D>(x + at * size);
+        const vi hit = any ? (vi)(v != v) : (vi)(v == wanted);
+        int32_t found = 0;
+        for (int j = 0; j < W; j++) found |= hit[j];
+        if (found) break;
+    }
+    for (; at < n; at++) {
         const float v = load_one<D>(x + at * size);
         if (any ? v != v : v == m) return int32_t(at);
     }

@@ -19,6 +19,12 @@ JF_INLINE __m128 folded(vf x) {
 #endif
 }
 
+// Rows of one head lie far apart in a cache that is kept by token: the hardware does not see them coming.
+constexpr int64_t AHEAD = 12;
+JF_INLINE void fetch(const char* row, int64_t nbytes) {
+    for (int64_t i = 0; i < nbytes; i += 64) __builtin_prefetch(row + i);
+}
+
 JF_INLINE void store_sums(const vf* x, float* to) {
     __m128 a = folded(x[0]), b = folded(x[1]), c = folded(x[2]), d = folded(x[3]);
     _MM_TRANSPOSE4_PS(a, b, c, d);
@@ -33,6 +39,7 @@ template <DType D, int N> JF_INLINE void dots(const float* q, int64_t q_step, co
     for (; i + 4 <= n; i += 4) {
         vf acc[N][4] = {};
         const char* at = k + i * row;
+        for (int c = 0; c < 4; c++) fetch(at + (c + AHEAD) * row, dk * bytes_of<D>);
         for (int64_t d = 0; d < full; d += W) {
             vf keys[4];
             for (int c = 0; c < 4; c++) keys[c] = load<D>(at + c * row + d * bytes_of<D>);
@@ -66,6 +73,7 @@ template <DType D, int N, int B, bool CHECKED> JF_INLINE void weigh(const float*
     vf acc[N][B] = {};
     for (int64_t i = 0; i < n; i++) {
         vf values[B];
+        fetch(v + (i + AHEAD) * row, B * W * bytes_of<D>);
         for (int b = 0; b < B; b++) {
             const char* at = v + i * row + b * W * bytes_of<D>;
             values[b] = part == W ? load<D>(at) : load_part<D>(at, part);
@@ -256,6 +264,7 @@ struct Rows {
             top = t > top ? t : top;
         }
         float* const into = sums + first * v_step;
+        if (n == 0) memset(into, 0, size_t(v_step) * 4);
         for (int64_t i = 0; i < n; i++) {
             const Part& part = parts[first + i * x.share];
             const float f = part.top == top ? 1 : part.top == -INFINITE && part.total == 0 ? 0 : exp(splat(part.top - top))[0];

@@ -110,8 +110,8 @@ void fill_angles(const Step& s, const Tables& tables, Mode mode) {
     const View& factors = s.in[2];
     const bool yarn = s.attr[EXT_FACTOR].number != 0;
     const Yarn ramp = yarn ? Yarn(s) : Yarn{};
-    const double step = __builtin_exp(-2 / s.attr[N_DIMS].number * __builtin_log(s.attr[BASE].number));
-    double power = 1;
+    double step, power = 1;
+    memcpy(&step, &s.note[1], 8);
     int64_t exponent = 0;
     for (int64_t i = 0; i < tables.padded; i++) {
         if (i >= tables.pairs) {
@@ -248,11 +248,11 @@ void run(const Step& s, const Team& team) {
     const View& x = s.in[0];
     const Share part = share(x.shape[0] * x.shape[1], team);
     if (part.begin == part.end) return;
-    const Mode mode = mode_of(s);
+    const Mode mode = Mode(s.note[0]);
     const Tables tables(s, team);
     fill_angles(s, tables, mode);
-    double magnitude = s.attr[ATTN_FACTOR].number;
-    if (s.attr[EXT_FACTOR].number != 0) magnitude *= 1 - 0.1 * __builtin_log(s.attr[SCALE].number);
+    double magnitude;
+    memcpy(&magnitude, &s.note[2], 8);
     int64_t done = -1;
     for (int64_t token = part.begin; token < part.end; token++) {
         const int64_t b = token / x.shape[1], t = token % x.shape[1];
@@ -264,8 +264,18 @@ void run(const Step& s, const Team& team) {
     }
 }
 
+// note[0]: the mode; note[1], note[2]: as f64 the factor from one pair's frequency to the next, and the magnitude.
+void bind(Step& s) {
+    s.note[0] = mode_of(s);
+    const double step = __builtin_exp(-2 / s.attr[N_DIMS].number * __builtin_log(s.attr[BASE].number));
+    memcpy(&s.note[1], &step, 8);
+    double magnitude = s.attr[ATTN_FACTOR].number;
+    if (s.attr[EXT_FACTOR].number != 0) magnitude *= 1 - 0.1 * __builtin_log(s.attr[SCALE].number);
+    memcpy(&s.note[2], &magnitude, 8);
+}
+
 int64_t scratch(const Step& s, int32_t workers) { return Tables::nbytes(s) * workers; }
 
 }}  // namespace jackfield
 
-JF_KERNEL(rope, operands, attributes, FLOATS, why_not, run, nullptr, scratch, nullptr)
+JF_KERNEL(rope, operands, attributes, FLOATS, why_not, run, nullptr, scratch, bind)

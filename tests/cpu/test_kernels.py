@@ -1,0 +1,484 @@
+"""What is special about the CPU's kernels: levels, tails, strided results, shares of workers, exact bits.
+
+The op suite (tests/conformance) compares every kernel with its declaration; here each level is taken by its name.
+"""
+
+from __future__ import annotations
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+from bound_step import BoundStep, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_step import LEVELS, content
+
+from jackfield import ops
+from jackfield.dtypes import i32, q4_0, q8_0
+from jackfield.errors import BadIndex, KernelError
+
+pytestmark = pytest.mark.parametrize("level", LEVELS)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+INF, NAN = np.inf, np.nan
+SPECIAL = np.array([0.0, -0.0, INF, -INF, NAN, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.7, 88.8, -87.3, -103.9, -104.1], np.float32)
+
+
+def sweep():
+    """f32 of all sizes and both signs, dense where functions bend."""
+    wide = np.exp(np.linspace(-80, 80, 2001))
+    near = np.linspace(0, 12, 4001)
+    plain = np.concatenate([wide, near]).astype(np.float32)
+    return np.concatenate([plain, -plain, SPECIAL])
+
+
+def erf(x):
+    """In f64: Taylor's series up to 3, beyond that the continued fraction of erfc."""
+    a = np.minimum(np.abs(x), 7.0)
+    term, total = a.copy(), a.copy()
+    for n in range(1, 90):
+        term = -term * a * a / n
+        total += term / (2 * n + 1)
+    small = total * 2 / np.sqrt(np.pi)
+    tail = np.zeros_like(a)
+    for n in range(60, 0, -1):
+        tail = n / 2 / (a + tail)
+    far = 1 - np.exp(-a * a) / np.sqrt(np.pi) / (a + tail)
+    return np.sign(x) * np.where(a < 3, small, far)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_erf(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+FUNCTIONS = {
+    "tanh": np.tanh, "sigmoid": sigmoid, "silu": silu, "gelu": gelu, "gelu_erf": gelu_erf,
+    "relu": lambda x: np.maximum(x, 0), "square": np.square,
+}
+GATES = {"swiglu": silu, "geglu": gelu, "geglu_erf": gelu_erf}
+
+
+def close(got, want, relative=2e-6, absolute=1e-6):
+    with np.errstate(all="ignore"):
+        want = want.astype(np.float32).astype(np.float64)
+    assert (np.isnan(got) == np.isnan(want)).all()
+    infinite = np.isinf(want)
+    assert (got[infinite] == want[infinite]).all()
+    finite = np.isfinite(want)
+    error = np.abs(got[finite].astype(np.float64) - want[finite]) - (relative * np.abs(want[finite]) + absolute)
+    assert error.max(initial=-1) <= 0, error.max()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_over_the_whole_range(level, name):
+    x = sweep()
+    with np.errstate(all="ignore"):
+        close(run(getattr(ops, name), {"x": x}, level), FUNCTIONS[name](x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gated_units_over_the_whole_range(level, name):
+    g = sweep()
+    u = np.linspace(-2, 2, len(g)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        want = GATES[name](g.astype(np.float64)) * u
+    close(run(getattr(ops, name), {"gate": g, "up": u}, level), want, absolute=2e-6)
+    fused = np.stack([np.stack([u, g]).ravel()] * 2)
+    np.testing.assert_array_equal(
+        run(getattr(ops, name), {"gate": fused}, level, swapped=True)[1], run(getattr(ops, name), {"gate": g, "up": u}, level)
+    )
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu_erf", "silu"])
+def test_an_element_does_not_depend_on_its_neighbours(level, name):
+    x = sweep()[1900:2000]
+    whole = run(getattr(ops, name), {"x": x}, level)
+    for n in range(1, 70):
+        np.testing.assert_array_equal(run(getattr(ops, name), {"x": x[:n].copy()}, level), whole[:n])
+
+
+def test_clip_and_relu_keep_nan_and_let_infinite_bounds_be(level):
+    x = np.concatenate([SPECIAL] * 3)
+    got = run(ops.clip, {"x": x}, level, min=-INF, max=2.0)
+    np.testing.assert_array_equal(got, np.minimum(x, 2))
+    np.testing.assert_array_equal(run(ops.relu, {"x": x}, level), np.maximum(x, 0))
+
+
+def strided(rng, shape, dtype):
+    """A view: some axes of a larger array, permuted, with steps and a start."""
+    axes = list(rng.permutation(len(shape)))
+    steps = rng.integers(1, 3, len(shape))
+    inner = [shape[a] * steps[a] + 2 for a in axes]
+    base = rng.standard_normal(inner).astype(dtype)
+    view = base.transpose(np.argsort(axes))
+    return view[tuple(slice(1, 1 + n * s, s) for n, s in zip(shape, steps, strict=True))]
+
+
+NUMPY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_binary_ops_broadcast_as_numpy(level, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))
+    shapes = [tuple(1 if rng.random() < 0.3 else n for n in shape[rng.integers(0, len(shape)) :]) for _ in range(2)]
+    dtypes = data.draw(st.sampled_from([(np.float32,) * 2, (np.float16,) * 2, (np.float32, BF16), (np.float16, np.float32)]))
+    a, b = (strided(rng, s, d) for s, d in zip(shapes, dtypes, strict=True))
+    name = data.draw(st.sampled_from(sorted(NUMPY)))
+    with np.errstate(all="ignore"):
+        want = NUMPY[name](a.astype(np.float32), b.astype(np.float32)).astype(dtypes[0])
+    np.testing.assert_array_equal(run(getattr(ops, name), {"a": a, "b": b}, level), want)
+
+
+GAPS = (640, 96, 12)  # of a (2, 5, 7) result: 12 bytes an element
+
+
+def operands_with_gaps():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 5, 7)).astype(np.float32)
+    mask = rng.standard_normal((5, 7)).astype(np.float16)
+    return {
+        "silu": ({"x": x}, {}), "scale": ({"x": x}, {"scale": 2.0, "bias": 1.0}), "add": ({"a": x, "b": x[0]}, {}),
+        "divide": ({"a": x, "b": x[:, :, :1]}, {}), "swiglu": ({"gate": x, "up": x}, {}), "rms_norm": ({"x": x}, {}),
+        "norm": ({"x": x}, {}), "softmax": ({"x": x[:, None], "mask": mask}, {}), "contiguous": ({"x": x.T.copy().T}, {}),
+        "cast": ({"x": x.astype(np.float16)}, {"dtype": "f32"}), "tile": ({"x": x[:1]}, {"repeats": (2, 1, 1)}),
+        "concatenate": ({"a": x[:, :2], "b": x[:, 2:]}, {"axis": 1}), "argsort": ({"x": x}, {}),
+        "top_k": ({"x": np.concatenate([x, x - 9], axis=-1)}, {"k": 7}),
+        "sum": ({"x": np.repeat(x[:, :, None], 3, 2)}, {"axis": 2}),
+        "rope": ({"x": x[..., :7], "positions": np.arange(2, dtype=np.int32)}, {"mode": "neox", "n_dims": 6}),
+    }
+
+
+@pytest.mark.parametrize("name", operands_with_gaps())
+def test_results_with_gaps(level, name):
+    arrays, attrs = operands_with_gaps()[name]
+    dense = run(getattr(ops, name), arrays, level, **attrs)
+    strides = (*([5120] * (dense.ndim - 3)), *GAPS)
+    np.testing.assert_array_equal(run(getattr(ops, name), arrays, level, strides=strides, **attrs), dense)
+
+
+def shared_work():
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((70, 1031)).astype(np.float32)
+    heads = rng.standard_normal((1, 33, 40, 64)).astype(np.float32)
+    return {
+        "silu": ({"x": x}, {}), "add": ({"a": x, "b": x[0]}, {}), "multiply": ({"a": x.T, "b": x[:, 0]}, {}),
+        "swiglu": ({"gate": x, "up": x}, {}), "rms_norm": ({"x": x}, {}), "softmax": ({"x": heads}, {}),
+        "sum": ({"x": x}, {}), "mean": ({"x": x}, {"axis": 0}), "argmax": ({"x": x}, {}), "argsort": ({"x": x}, {}),
+        "top_k": ({"x": x}, {"k": 5}), "contiguous": ({"x": x.T}, {}), "cast": ({"x": x}, {"dtype": "f16"}),
+        "tile": ({"x": x}, {"repeats": (1, 2)}), "concatenate": ({"a": x, "b": x}, {"axis": 1}),
+        "rope": ({"x": heads, "positions": np.arange(33, dtype=np.int32)}, {"mode": "normal", "n_dims": 64}),
+    }
+
+
+@pytest.mark.parametrize("name", shared_work())
+def test_bits_do_not_depend_on_the_number_of_workers(level, name):
+    arrays, attrs = shared_work()[name]
+    alone = run(getattr(ops, name), arrays, level, **attrs)
+    for threads in (2, 3, 7):
+        np.testing.assert_array_equal(run(getattr(ops, name), arrays, level, threads, **attrs), alone)
+
+
+def test_more_workers_than_rows(level):
+    x = np.random.default_rng(5).standard_normal((2, 40000)).astype(np.float32)
+    for op in (ops.rms_norm, ops.norm, ops.sum, ops.argsort, ops.silu):
+        np.testing.assert_array_equal(run(op, {"x": x}, level, 7), run(op, {"x": x}, level))
+
+
+def test_every_half_is_widened_and_every_tie_is_rounded(level):
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    wide = run(ops.cast, {"x": halves}, level, dtype="f32")
+    np.testing.assert_array_equal(wide, halves.astype(np.float32))
+    finite = np.sort(halves[np.isfinite(halves)].astype(np.float64))
+    middle = ((finite[1:] + finite[:-1]) / 2).astype(np.float32)
+    x = np.concatenate([middle, np.nextafter(middle, INF), np.nextafter(middle, -INF), SPECIAL, [65519.996, 65520, 2.0**-25]])
+    x = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run(ops.cast, {"x": x}, level, dtype="f16"), x.astype(np.float16))
+
+
+def test_bf16_rounds_to_even_and_keeps_nan_quiet(level):
+    bits = np.arange(0, 65536, 7, dtype=np.uint32)[:, None] << 16 | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    x = bits.reshape(-1).view(np.float32)
+    got = run(ops.cast, {"x": x}, level, dtype="bf16")
+    with np.errstate(all="ignore"):
+        want = x.astype(BF16)
+    same = got.view(np.uint16) == want.view(np.uint16)
+    assert (same | np.isnan(x)).all()
+    assert np.isnan(got[np.isnan(x)].astype(np.float32)).all()
+    np.testing.assert_array_equal(run(ops.cast, {"x": got}, level, dtype="f32").view(np.uint32), got.view(np.uint16).astype(np.uint32) << 16)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_whole_numbers_saturate(level, size):
+    dtype = np.dtype(f"i{size}")
+    name, low, high = f"i{8 * size}", np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.array([-3e38, -INF, INF, NAN, 2.9, -2.9, 127.5, -128.5, 2.0**31, 2.0**63, -(2.0**63), 16777217.0], np.float32)
+    want = [low, low, high, 0, 2, -2, min(127, high), max(-128, low), min(2**31, high), high, low, min(16777216, high)]
+    got = run(ops.cast, {"x": x}, level, dtype=name)
+    assert got.tolist() == want
+    whole = np.array([-(2**63), 2**63 - 1, 300, -7, 2**24 + 1, 257], np.int64)
+    np.testing.assert_array_equal(run(ops.cast, {"x": whole}, level, dtype=name), np.clip(whole, low, high).astype(dtype))
+    np.testing.assert_array_equal(run(ops.cast, {"x": whole}, level, dtype="f32"), whole.astype(np.float32))
+
+
+TYPES = {q8_0: gguf.GGMLQuantizationType.Q8_0, q4_0: gguf.GGMLQuantizationType.Q4_0}
+
+
+def ties(rng, rows, columns):
+    """Rows rich in ties, zeros, repeated extremes and large or tiny numbers."""
+    x = rng.standard_normal((rows, columns)).astype(np.float32)
+    x[0] = 0
+    x[1] = rng.integers(-127, 128, columns) / 2
+    x[2] = np.float32(2.5)
+    x[3] = rng.choice([-8.0, 8.0, 0.5, -0.5], columns)
+    x[4] *= 1e5
+    x[5] *= 1e-30
+    return x
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_blocks_are_coded_as_the_format_says(level, dtype):
+    x = ties(np.random.default_rng(6), 9, 96)
+    step = BoundStep(ops.cast, {"x": x}, level, attrs={"dtype": dtype.name})
+    assert step.run() is None
+    got = content(step.device, step.out, step.out_nbytes).reshape(9, -1)
+    np.testing.assert_array_equal(got, gguf.quantize(x, TYPES[dtype]))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_rows_are_put_into_a_strided_cache_of_blocks(level, dtype, threads):
+    rng = np.random.default_rng(7)
+    rows, heads, blocks = 12, 3, 2
+    cache = rng.integers(0, 50, (rows, heads, blocks, dtype.block_nbytes), dtype=np.uint8)
+    view = cache.transpose(1, 0, 2, 3)
+    x = ties(rng, 6, heads * 64).reshape(6, heads, 64).transpose(1, 0, 2)
+    list_ = np.array([11, -1, 0, 3, 3, 12], np.int32)
+    step = BoundStep(ops.put_rows, {"target": view, "x": x, "rows": list_}, level, threads, blocks={"target": dtype})
+    fault = step.run()
+    assert isinstance(fault, BadIndex)
+    assert "12" in str(fault)
+    want = cache.copy()
+    for i, row in enumerate(list_):
+        if 0 <= row < rows:
+            want[row] = gguf.quantize(np.ascontiguousarray(x[:, i]), TYPES[dtype]).reshape(heads, blocks, -1)
+    np.testing.assert_array_equal(step.target().reshape(want.shape), want)
+
+
+def test_a_block_that_cant_be_coded_is_zero_and_a_fault(level):
+    x = np.ones((3, 64), np.float32)
+    x[1, 40] = NAN
+    x[2, 0] = 3e38
+    step = BoundStep(ops.put_rows, {"target": np.full((5, 2, 34), 9, np.uint8), "x": x, "rows": np.array([4, 0, 1], np.int32)},
+                     level, blocks={"target": q8_0})
+    fault = step.run()
+    assert isinstance(fault, KernelError)
+    assert "block 3" in str(fault)
+    got = step.target().reshape(5, 2, 34)
+    assert got[4].any(axis=-1).all()
+    assert not got[0, 1].any()
+    assert not got[1, 0].any()
+    assert got[0, 0].any()
+    assert (got[2:4] == 9).all()
+
+
+def test_of_a_row_written_twice_the_last_wins_whole(level):
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((64, 1500)).astype(np.float32)
+    rows = np.tile(np.arange(4, dtype=np.int64), 16)
+    for threads in (1, 3):
+        step = BoundStep(ops.put_rows, {"target": np.zeros((4, 1500), np.float32), "x": x, "rows": rows}, level, threads)
+        assert step.run() is None
+        np.testing.assert_array_equal(step.target().view(np.float32).reshape(4, 1500), x[-4:])
+
+
+def test_rows_are_put_through_every_view(level):
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((3, 5, 40)).astype(np.float32)
+    rows = np.array([[6, 0, 2, 9, -1]], np.int32)
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1)):
+        base = rng.standard_normal([(3, 10, 80)[a] for a in order]).astype(np.float16)
+        view = base.transpose(np.argsort(order))[:, :, ::2]
+        step = BoundStep(ops.put_rows, {"target": view, "x": x, "rows": rows}, level)
+        assert step.run() is None
+        view[:, rows[0, :4]] = x[:, :4]
+        np.testing.assert_array_equal(step.target().view(np.float16), base.reshape(-1))
+
+
+def test_write_changes_the_region_alone(level):
+    rng = np.random.default_rng(10)
+    base = rng.standard_normal((6, 9, 50)).astype(np.float16)
+    view = base.transpose(1, 0, 2)[:, :, ::2]
+    x = rng.standard_normal((4, 3, 11)).astype(np.float32)
+    step = BoundStep(ops.write, {"target": view, "x": x}, level, attrs={"start": (2, 1, 5)})
+    assert step.run() is None
+    view[2:6, 1:4, 5:16] = x
+    np.testing.assert_array_equal(step.target().view(np.float16), base.reshape(-1))
+
+
+def test_copies_of_all_element_sizes_and_orders(level):
+    rng = np.random.default_rng(11)
+    for dtype in (np.int8, np.float16, np.float32, np.float64):
+        x = rng.integers(-99, 99, (3, 18, 5, 33)).astype(dtype)
+        for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (3, 2, 1, 0)):
+            for threads in (1, 2):
+                np.testing.assert_array_equal(run(ops.contiguous, {"x": x.transpose(order)}, level, threads), x.transpose(order))
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 257, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("descending", [False, True])
+def test_argsort_is_stable_with_nan_last(level, n, descending):
+    rng = np.random.default_rng(n)
+    x = np.round(rng.standard_normal((3, n)).astype(np.float32) * 20) / 4
+    x[1, rng.random(n) < 0.2] = NAN
+    x[2, rng.random(n) < 0.3] = -0.0
+    x[2, 0] = -INF
+    got = run(ops.argsort, {"x": x}, level, descending=descending)
+    np.testing.assert_array_equal(got, np.argsort(-x if descending else x, axis=-1, kind="stable"))
+    assert got.dtype == i32.numpy
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 8), (64, 8), (65, 1), (257, 40), (1025, 128), (5000, 7), (1024, 1024)])
+def test_top_k_takes_the_largest(level, n, k):
+    rng = np.random.default_rng(n)
+    x = np.round(rng.standard_normal((2, n)).astype(np.float32) * 20) / 4
+    x[1, rng.random(n) < 0.5] = NAN
+    got = run(ops.top_k, {"x": x}, level, k=k)
+    want = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(np.take_along_axis(x, got, -1), np.take_along_axis(x, want, -1))
+    assert all(len(set(row)) == k for row in got.tolist())
+
+
+def test_argmax_takes_the_first_and_nan_first_of_all(level):
+    for n in (1, 15, 16, 17, 100, 49152):
+        x = np.zeros((3, n), np.float32)
+        x[0, n // 2 :] = 5
+        x[1] = -INF
+        x[2, n // 3 :] = NAN
+        assert run(ops.argmax, {"x": x}, level).tolist() == [n // 2, 0, n // 3]
+
+
+@pytest.mark.parametrize("n", [1, 3, 16, 100, 4097, 70001])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e25])
+def test_norms_at_any_size(level, n, size):
+    x = (np.random.default_rng(n).standard_normal((2, n)) * size).astype(np.float32)
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    want = {
+        ops.rms_norm: wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-12),
+        ops.norm: centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-12),
+        ops.l2_norm: wide / np.maximum(np.sqrt(np.square(wide).sum(-1, keepdims=True)), 1e-12),
+    }
+    for op, y in want.items():
+        got = run(op, {"x": x}, level, eps=1e-12)
+        np.testing.assert_allclose(got, y, rtol=0, atol=1e-5 * np.abs(y).max() + 1e-6, err_msg=op.name)
+
+
+def test_norm_of_small_changes_on_a_large_mean(level):
+    x = (1e4 + np.random.default_rng(0).standard_normal((3, 777))).astype(np.float32)
+    wide = x.astype(np.float64)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(run(ops.norm, {"x": x}, level), want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+def test_sums_do_not_lose_small_addends(level):
+    x = np.full((2, 100_001), 1e-3, np.float32)
+    x[:, 0] = 1e6
+    x[1, -1] = -1e6
+    want = x.astype(np.float64).sum(-1)
+    np.testing.assert_allclose(run(ops.sum, {"x": x}, level), want, rtol=1e-7)
+    np.testing.assert_allclose(run(ops.sum, {"x": x}, level, axis=None), want.sum(), rtol=1e-7)
+    np.testing.assert_allclose(run(ops.mean, {"x": x}, level), want / x.shape[1], rtol=1e-7)
+
+
+def test_softmax_of_long_and_of_shut_rows(level):
+    rng = np.random.default_rng(12)
+    x = (rng.standard_normal((1, 3, 2, 3001)) * 30).astype(np.float32)
+    x[0, 1] = -INF
+    x[0, 2, 0, 7], x[0, 2, 1, 3000] = INF, NAN
+    z = x.astype(np.float64) * 0.5
+    with np.errstate(invalid="ignore"):
+        e = np.exp(z - z.max(-1, keepdims=True))
+        want = e / e.sum(-1, keepdims=True)
+    want[0, 1] = 0
+    close(run(ops.softmax, {"x": x}, level, scale=0.5), want)
+
+
+def test_softmax_slopes_and_sinks(level):
+    rng = np.random.default_rng(13)
+    x = rng.standard_normal((2, 12, 3, 37)).astype(np.float32)
+    mask, sinks = rng.standard_normal((2, 1, 4, 37)).astype(np.float16), rng.standard_normal(12).astype(np.float32)
+    slopes = [2.0 ** -(h + 1) for h in range(8)] + [2.0 ** -(0.5 * (2 * h + 1)) for h in range(4)]
+    z = x + np.array(slopes)[None, :, None, None] * mask[:, :, :3].astype(np.float64)
+    top = np.maximum(z.max(-1), sinks[None, :, None])[..., None]
+    want = np.exp(z - top) / (np.exp(z - top).sum(-1, keepdims=True) + np.exp(sinks[None, :, None, None] - top))
+    close(run(ops.softmax, {"x": x, "mask": mask, "sinks": sinks}, level, max_bias=8.0), want)
+
+
+def turned(x, positions, mode, n, offset=0, base=1e4):
+    """Rotary embedding by complex numbers, in f64."""
+    y = x.astype(np.float64).copy()
+    pairs = np.arange(n // 2)
+    angle = positions[:, None] * base ** (-2.0 * pairs / n)
+    turn = np.exp(1j * angle)[None, :, None]
+    a, b = (offset + 2 * pairs, offset + 2 * pairs + 1) if mode == "normal" else (offset + pairs, offset + pairs + n // 2)
+    z = (y[..., a] + 1j * y[..., b]) * turn
+    y[..., a], y[..., b] = z.real, z.imag
+    return y
+
+
+@pytest.mark.parametrize("mode", ["normal", "neox"])
+@pytest.mark.parametrize(("D", "n", "offset"), [(64, 64, 0), (80, 80, 0), (13, 6, 4), (2, 2, 0), (256, 128, 32)])
+def test_rope_near_and_far(level, mode, D, n, offset):
+    rng = np.random.default_rng(D)
+    x = rng.standard_normal((2, 6, 3, D)).astype(np.float32)
+    positions = np.array([0, 1, 7, 4095, 131071, -20], np.int32)
+    got = run(ops.rope, {"x": x, "positions": positions}, level, mode=mode, n_dims=n, offset=offset)
+    want = turned(x, positions, mode, n, offset)
+    limit = (2e-6 + 2e-7 * np.abs(positions))[None, :, None, None] * np.abs(x).max() * np.ones_like(want)
+    assert (np.abs(got - want) <= limit).all()
+    rest = np.r_[0:offset, offset + n : D]
+    np.testing.assert_array_equal(got[..., rest], x[..., rest])
+
+
+GOLDEN_ROPE = [
+    ([1, 2, 3, 4], [3], {"mode": "normal", "n_dims": 4}, [-1.272233, -1.838865, 2.878668, 4.088187]),
+    ([1, 2, 3, 4], [3], {"mode": "neox", "n_dims": 4}, [-1.413353, 1.879118, -2.828857, 4.058191]),
+    ([1, 2, 3, 4], [3], {"mode": "neox", "n_dims": 4, "scale": 0.25, "ext_factor": 1.0, "original_context": 64},
+     [-1.609285, 2.243036, -3.221020, 4.571469]),
+    ([1] * 8, [[1], [2], [3], [4]], {"mode": "mrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
+     [-0.301169, 0.895171, 0.979801, 0.996996, 1.381773, 1.094838, 1.019799, 1.002995]),
+    ([1] * 8, [[1], [2], [3], [4]], {"mode": "imrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
+     [-0.301169, 0.781397, 0.969555, 0.999000, 1.381773, 1.178736, 1.029546, 1.001000]),
+    ([1] * 8, [[1], [2], [0], [0]], {"mode": "vision", "n_dims": 4, "sections": (2, 2, 0, 0)},
+     [-0.301169, 0.989950, -1.325444, 0.979801, 1.381773, 1.009950, 0.493151, 1.019799]),
+]
+
+
+@pytest.mark.parametrize(("x", "positions", "attrs", "want"), GOLDEN_ROPE, ids=lambda v: v.get("mode") if isinstance(v, dict) else "")
+def test_rope_golden_values(level, x, positions, attrs, want):
+    arrays = {"x": np.array(x, np.float32).reshape(1, 1, 1, -1), "positions": np.array(positions, np.int32)}
+    np.testing.assert_allclose(run(ops.rope, arrays, level, **attrs).ravel(), want, atol=2e-6)
+
+
+def test_rope_divides_frequencies_by_their_factors(level):
+    x = np.random.default_rng(1).standard_normal((1, 3, 2, 32)).astype(np.float32)
+    positions = np.array([5, 6, 700], np.int32)
+    got = run(ops.rope, {"x": x, "positions": positions, "frequency_factors": np.full(16, 4, np.float32)}, level, mode="neox", n_dims=32)
+    np.testing.assert_allclose(got, turned(x, positions / 4, "neox", 32), atol=1e-3)
+
+
