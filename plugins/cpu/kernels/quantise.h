@@ -25,30 +25,6 @@ struct Activation {
     constexpr int64_t row_nbytes(int64_t k) const { return k / 32 * unit_nbytes(); }
 };
 
-// W whole numbers of -128..127 as bytes.
-JF_INLINE void store_bytes(int8_t* to, vi v) {
-#if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)v));
-#elif defined(__AVX2__)
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
-    _mm_storel_epi64((__m128i*)to, _mm_packs_epi16(words, words));
-#else
-    const __m128i words = _mm_packs_epi32((__m128i)v, (__m128i)v), bytes = _mm_packs_epi16(words, words);
-    memcpy(to, &bytes, W);
-#endif
-}
-
-JF_INLINE int32_t sum_lanes(vi v) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_epi32((__m512i)v);
-#else
-    int32_t t[W], total = 0;
-    memcpy(t, &v, sizeof t);
-    for (int i = 0; i < W; i++) total += t[i];
-    return total;
-#endif
-}
-
 // The largest |x| of n (a multiple of 32) as bits: magnitudes order like integers, inf and NaN come out on top.
 JF_INLINE int32_t magnitude(const float* x, int n) {
     vi top{};
@@ -82,36 +58,44 @@ JF_INLINE vi nearest_away(vf x) {
     return truncate(x + of_bits(half));
 }
 
-// 32 quants and the sums of both halves.
-template <bool SUPER> JF_INLINE void round_unit(const float* x, float f, int8_t* q, int32_t* sums) {
-    for (int half = 0; half < 2; half++) {
-        vi total{};
-        for (int i = 16 * half; i < 16 * half + 16; i += W) {
-            const vf y = load<F32>((const char*)(x + i)) * splat(f);
-            vi r = SUPER ? nearest_even(y) : nearest_away(y);
-            if (SUPER) r = r > 127 ? vi{} + 127 : r;
-            total += r;
-            store_bytes(q + i, r);
-        }
-        sums[half] = sum_lanes(total);
-    }
+template <bool SUPER> JF_INLINE vi round_lanes(const float* x, float f) {
+    const vf y = load<F32>((const char*)x) * splat(f);
+    return SUPER ? nearest_even(y) : nearest_away(y);
 }
 
-JF_INLINE void store_unit(const Activation& a, const int8_t* q, float d, const int32_t* sums, char* unit, int64_t width,
-                          int64_t m) {
-    char* quants = unit + m * a.quant_nbytes();
-    if (a.wide) {
-        int16_t wide[32];
-        for (int i = 0; i < 32; i += 4) {
-            wide[i] = q[i];
-            wide[i + 1] = q[i + 2];
-            wide[i + 2] = q[i + 1];
-            wide[i + 3] = q[i + 3];
-        }
-        memcpy(quants, wide, 64);
-    } else {
-        memcpy(quants, q, 32);
+// Sixteen quants of x * f. They lie within -127..127, give or take a rounding that saturation takes back.
+template <bool SUPER> JF_INLINE __m128i round_half(const float* x, float f) {
+#if defined(__AVX512F__)
+    return _mm512_cvtsepi32_epi8((__m512i)round_lanes<SUPER>(x, f));
+#else
+    __m128i words[4], pairs[2];
+    for (int i = 0; i < 16; i += W) {
+        const vi r = round_lanes<SUPER>(x + i, f);
+        memcpy(words + i / 4, &r, sizeof r);
     }
+    for (int i = 0; i < 2; i++) pairs[i] = _mm_packs_epi32(words[2 * i], words[2 * i + 1]);
+    return _mm_packs_epi16(pairs[0], pairs[1]);
+#endif
+}
+
+JF_INLINE int32_t sum_quants(__m128i q) {
+    const __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_cvtsi128_si32(_mm_unpackhi_epi64(s, s)) - 16 * 128;
+}
+
+// Quants, scale and sums of a unit of row m.
+JF_INLINE void store_unit(const Activation& a, const __m128i* q, float d, char* unit, int64_t width, int64_t m) {
+    char* quants = unit + m * a.quant_nbytes();
+    for (int half = 0; half < 2; half++) {
+        if (a.wide) {
+            const __m128i even = _mm_srai_epi16(_mm_slli_epi16(q[half], 8), 8), odd = _mm_srai_epi16(q[half], 8);
+            _mm_storeu_si128((__m128i*)(quants + 32 * half), _mm_unpacklo_epi32(even, odd));
+            _mm_storeu_si128((__m128i*)(quants + 32 * half + 16), _mm_unpackhi_epi32(even, odd));
+        } else {
+            _mm_storeu_si128((__m128i*)(quants + 16 * half), q[half]);
+        }
+    }
+    const int32_t sums[2] = {sum_quants(q[0]), sum_quants(q[1])};
     char* scale = unit + width * a.quant_nbytes() + 4 * m;
     memcpy(scale, &d, 4);
     if (a.affine) {
@@ -147,10 +131,12 @@ inline void quantise_row(const Activation& a, const float* x, int64_t k, char* p
             d = __builtin_nanf("");
         }
         for (int u = 0; u < block; u += 32) {
-            int8_t q[32] = {};
-            int32_t sums[2] = {};
-            if (finite) a.super ? round_unit<true>(x + at + u, f, q, sums) : round_unit<false>(x + at + u, f, q, sums);
-            store_unit(a, q, d, sums, panel + (at + u) / 32 * step, width, m);
+            __m128i q[2] = {};
+            for (int half = 0; finite && half < 2; half++) {
+                const float* from = x + at + u + 16 * half;
+                q[half] = a.super ? round_half<true>(from, f) : round_half<false>(from, f);
+            }
+            store_unit(a, q, d, panel + (at + u) / 32 * step, width, m);
         }
     }
 }
