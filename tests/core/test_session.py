@@ -315,6 +315,47 @@ def test_strided_views_of_constants_are_copied_at_build_time():
         np.testing.assert_array_equal(plan(x=np.ones((4, 3), np.float32)), 1 + 2 * w.source.array.T)
 
 
+class Borrower(Minimal):
+    """Takes host memory as it lies."""
+
+    def borrow(self, data):
+        buffer = self.alloc(0, None)
+        buffer.bytes = np.frombuffer(data, np.uint8)
+        self.counts["borrow"] += 1
+        return buffer
+
+
+class Tracked:
+    """A source that knows what was asked of it."""
+
+    def __init__(self, array, name):
+        self.array, self.name, self.asked = array, name, []
+        self.dtype, self.shape = jf.f32, array.shape
+
+    @property
+    def data(self):
+        self.asked.append("data")
+        return self.array.reshape(-1).view(np.uint8).data
+
+    def release(self):
+        self.asked.append("release")
+
+
+def test_large_plain_constants_are_borrowed_and_the_rest_lets_go_of_its_source():
+    device = Borrower("one:0")
+    large, small = (Tracked(np.ones(n, np.float32), name) for n, name in ((1 << 14, "large"), (1 << 4, "small")))
+    with registered(Picky([device])), jf.Session("one", policy="strict") as session:
+        c, d = jf.constant(large), jf.constant(small)
+        large.asked.clear()
+        small.asked.clear()
+        plan = session.compile((ops.add(c, c), ops.add(d, d)))
+        assert device.counts["borrow"] == 1
+        assert device.log == [("write", 64)]
+        assert large.asked == ["data"]
+        assert small.asked == ["data", "release", "release"]  # when it is read, and when all are
+        assert [float(a.max()) for a in plan()] == [2.0, 2.0]
+
+
 # The arena and the call
 
 
