@@ -1,8 +1,8 @@
 """Attention and its neighbours on the CPU device against a simple roofline measured in the same run.
 
 Prompt steps are compared with the rate of numpy's f32 matrix product, decode steps with the rate at which numpy reads
-memory, small steps with nothing: their time is what a decode pays for each of them. One step, one program, the median of
-rounds. With one thread the clock is that of the thread, which other processes hardly disturb.
+memory, small steps with nothing: their time is what a decode pays for each of them. One step, one program, the median
+of rounds. With one thread the clock is that of the thread, which other processes hardly disturb.
 
     OPENBLAS_NUM_THREADS=1 python bench/attention.py [--threads 1] [--level avx2]
 """
@@ -61,7 +61,11 @@ def program(device, op, arrays, copies=1, **attrs):
     scratch = Place(device.alloc(need, Usage.COMPUTE), 0, Spec(u8, (need,))) if need else None
     placed = PlacedStep(step, tuple(places), out)
     compiled = device.compile([Group((placed,))] * copies, scratch)
-    return lambda scratch=scratch: compiled.run()  # the work memory lives as long as the call
+
+    def call(_scratch=scratch):  # the work memory lives as long as the call
+        compiled.run()
+
+    return call
 
 
 def cache(rows, heads, size, dtype):
@@ -79,8 +83,10 @@ def prompts(device, peak):
         run = program(device, ops.attention, {"q": q, "k": k, "v": v, "kv_len": kv_len}, scale=D**-0.5, causal=True)
         took = seconds(run, device.clock)
         flops = 2 * H * (T * (T + 1) // 2) * 2 * D
-        print(f"  T {T:4} heads {H:2}/{G} size {D:3}: {took * 1e3:8.3f} ms {flops / took / 1e9:7.1f} GFLOP/s "
-              f"= {100 * flops / took / peak:3.0f} % of the matrix product")
+        print(
+            f"  T {T:4} heads {H:2}/{G} size {D:3}: {took * 1e3:8.3f} ms {flops / took / 1e9:7.1f} GFLOP/s "
+            f"= {100 * flops / took / peak:3.0f} % of the matrix product"
+        )
 
 
 def decodes(device, rate):
@@ -92,8 +98,10 @@ def decodes(device, rate):
         run = program(device, ops.attention, {"q": q, "k": k, "v": v, "kv_len": kv_len}, scale=D**-0.5, causal=True)
         took = seconds(run, device.clock)
         nbytes = 2 * 2 * n * G * D
-        print(f"  columns {n:4} heads {H:2}/{G:2} size {D:3}: {took * 1e6:8.1f} us {nbytes / took / 1e9:6.2f} GB/s "
-              f"= {100 * nbytes / took / rate:3.0f} % of reading")
+        print(
+            f"  columns {n:4} heads {H:2}/{G:2} size {D:3}: {took * 1e6:8.1f} us {nbytes / took / 1e9:6.2f} GB/s "
+            f"= {100 * nbytes / took / rate:3.0f} % of reading"
+        )
 
 
 def small(device):
@@ -111,7 +119,11 @@ def small(device):
         "rms_norm 576": (ops.rms_norm, {"x": x}, {"eps": 1e-5}),
         "swiglu 1536": (ops.swiglu, {"gate": wide, "up": wide}, {}),
         "rope 9 heads of 64": (ops.rope, {"x": heads, "positions": row}, rope),
-        "put_rows 192 to f16": (ops.put_rows, {"target": np.zeros((1024, 192), np.float16), "x": x[:, :192].copy(), "rows": row}, {}),
+        "put_rows 192 to f16": (
+            ops.put_rows,
+            {"target": np.zeros((1024, 192), np.float16), "x": x[:, :192].copy(), "rows": row},
+            {},
+        ),
         "softmax 512": (ops.softmax, {"x": wide[:, :512].reshape(1, 1, 1, 512).copy()}, {}),
         "argmax 49152": (ops.argmax, {"x": rng.standard_normal((1, 49152)).astype(np.float32)}, {}),
     }
@@ -133,11 +145,21 @@ def large(device):
         "rms_norm": (ops.rms_norm, {"x": x}, {"eps": 1e-5}, 2),
         "swiglu": (ops.swiglu, {"gate": wide, "up": wide}, {}, 3),
         "rope": (ops.rope, {"x": heads, "positions": rows}, {"mode": "normal", "n_dims": 64}, 2),
-        "put_rows f16": (ops.put_rows, {"target": np.zeros((1024, 192), np.float16), "x": x[:, :192].copy(), "rows": rows}, {}, 1.5),
+        "put_rows f16": (
+            ops.put_rows,
+            {"target": np.zeros((1024, 192), np.float16), "x": x[:, :192].copy(), "rows": rows},
+            {},
+            1.5,
+        ),
         "put_rows f16, heads": (
             ops.put_rows,
-            {"target": np.zeros((1024, 3, 64), np.float16).transpose(1, 0, 2), "x": heads[0, :, :3].transpose(1, 0, 2), "rows": rows},
-            {}, 1.5,
+            {
+                "target": np.zeros((1024, 3, 64), np.float16).transpose(1, 0, 2),
+                "x": heads[0, :, :3].transpose(1, 0, 2),
+                "rows": rows,
+            },
+            {},
+            1.5,
         ),
     }
     for name, (op, arrays, attrs, moves) in steps.items():
@@ -159,7 +181,8 @@ def main() -> None:
     peak = 2 * 1024**3 / seconds(lambda: a @ a)
     ints = np.ones(4 << 20, np.int64)
     rate = ints.nbytes / seconds(ints.max)
-    print(f"level {device.target.arch}, {asked.threads} threads; numpy: product {peak / 1e9:.0f} GFLOP/s, reading {rate / 1e9:.1f} GB/s")
+    print(f"level {device.target.arch}, {asked.threads} threads")
+    print(f"numpy: product {peak / 1e9:.0f} GFLOP/s, reading {rate / 1e9:.1f} GB/s")
     prompts(device, peak)
     decodes(device, rate)
     small(device)

@@ -1,5 +1,5 @@
-"""One step that stays bound: numpy arrays and their views as operands, runs again after an operand changed, targets that
-are updated where they lie. Built on `one_step`.
+"""One step that stays bound, built on `one_step`: numpy arrays and their views as operands, runs again after an operand
+changed, targets that are updated where they lie.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from one_step import BACKEND, GUARD, Tensor, content, device, guarded
 
-from jackfield.backend import DeviceError, Group, Place, PlacedStep, Spec, Step
+from jackfield.backend import DeviceError, Group, PlacedStep, Spec, Step
 from jackfield.dtypes import DType, of_numpy, u8
 from jackfield.op import Op
 
@@ -45,7 +45,8 @@ class BoundStep:
         result = replace(result, strides=specs[0].strides if op.updates else strides)
         self.out_nbytes = result.extent_nbytes
         blank = Tensor(result, np.full(self.out_nbytes, 0xFF, np.uint8))
-        self.out = Place(self.places[0].buffer, self.places[0].offset, result) if op.updates else guarded(self.device, blank)
+        first = self.places[0]
+        self.out = replace(first, spec=result) if op.updates else guarded(self.device, blank)
         step = Step(op.name, specs, result, op.complete(attrs or {}))
         assert (reason := BACKEND.why_not(step, self.device.target)) is None, reason
         self.need = self.device.scratch([step])

@@ -30,8 +30,19 @@ def slope(h, heads, max_bias):
 
 
 def oracle(
-    q, k, v, mask=None, sinks=None, kv_rows=None, kv_len=None, *,
-    scale, causal=False, window=0, max_bias=0.0, logit_softcap=0.0,
+    q,
+    k,
+    v,
+    mask=None,
+    sinks=None,
+    kv_rows=None,
+    kv_len=None,
+    *,
+    scale,
+    causal=False,
+    window=0,
+    max_bias=0.0,
+    logit_softcap=0.0,
 ):
     """Query by query, from the words of the op's declaration. Reads kept columns alone."""
     S, H, T, _ = q.shape
@@ -122,7 +133,13 @@ def test_golden_values(level, more, attrs, want, tiles):
 def test_all_of_it_together(level, data):
     pick = lambda *options: data.draw(st.sampled_from(options))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    S, heads, share, T, N = pick(1, 2), pick(1, 2, 3), pick(1, 2, 3, 5), pick(1, 2, 4, 7, 33), pick(1, 5, 31, 65, 130, 300)
+    S, heads, share, T, N = (
+        pick(1, 2),
+        pick(1, 2, 3),
+        pick(1, 2, 3, 5),
+        pick(1, 2, 4, 7, 33),
+        pick(1, 5, 31, 65, 130, 300),
+    )
     H = heads * share
     arrays = drawn(rng, S, H, heads, T, N, pick(1, 8, 20, 64), pick(1, 16, 33, 64), pick(np.float16, np.float32, BF16))
     attrs = {"causal": pick(False, True), "window": pick(0, 0, 1, 3, 40), "logit_softcap": pick(0.0, 0.0, 2.5)}

@@ -5,23 +5,23 @@ The op suite (tests/conformance) compares every kernel with its declaration; her
 
 from __future__ import annotations
 
-import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from bound_step import BoundStep, run
+from bound_step import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_step import LEVELS, content
+from one_step import LEVELS
 
 from jackfield import ops
-from jackfield.dtypes import i32, q4_0, q8_0
-from jackfield.errors import BadIndex, KernelError
+from jackfield.dtypes import i32
 
 pytestmark = pytest.mark.parametrize("level", LEVELS)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 INF, NAN = np.inf, np.nan
-SPECIAL = np.array([0.0, -0.0, INF, -INF, NAN, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.7, 88.8, -87.3, -103.9, -104.1], np.float32)
+SPECIAL = np.array(
+    [0.0, -0.0, INF, -INF, NAN, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.7, 88.8, -87.3, -103.9, -104.1], np.float32
+)
 
 
 def sweep():
@@ -64,8 +64,13 @@ def gelu_erf(x):
 
 
 FUNCTIONS = {
-    "tanh": np.tanh, "sigmoid": sigmoid, "silu": silu, "gelu": gelu, "gelu_erf": gelu_erf,
-    "relu": lambda x: np.maximum(x, 0), "square": np.square,
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_erf": gelu_erf,
+    "relu": lambda x: np.maximum(x, 0),
+    "square": np.square,
 }
 GATES = {"swiglu": silu, "geglu": gelu, "geglu_erf": gelu_erf}
 
@@ -97,7 +102,8 @@ def test_gated_units_over_the_whole_range(level, name):
     close(run(getattr(ops, name), {"gate": g, "up": u}, level), want, absolute=2e-6)
     fused = np.stack([np.stack([u, g]).ravel()] * 2)
     np.testing.assert_array_equal(
-        run(getattr(ops, name), {"gate": fused}, level, swapped=True)[1], run(getattr(ops, name), {"gate": g, "up": u}, level)
+        run(getattr(ops, name), {"gate": fused}, level, swapped=True)[1],
+        run(getattr(ops, name), {"gate": g, "up": u}, level),
     )
 
 
@@ -135,7 +141,9 @@ def test_binary_ops_broadcast_as_numpy(level, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     shape = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))
     shapes = [tuple(1 if rng.random() < 0.3 else n for n in shape[rng.integers(0, len(shape)) :]) for _ in range(2)]
-    dtypes = data.draw(st.sampled_from([(np.float32,) * 2, (np.float16,) * 2, (np.float32, BF16), (np.float16, np.float32)]))
+    dtypes = data.draw(
+        st.sampled_from([(np.float32,) * 2, (np.float16,) * 2, (np.float32, BF16), (np.float16, np.float32)])
+    )
     a, b = (strided(rng, s, d) for s, d in zip(shapes, dtypes, strict=True))
     name = data.draw(st.sampled_from(sorted(NUMPY)))
     with np.errstate(all="ignore"):
@@ -151,11 +159,19 @@ def operands_with_gaps():
     x = rng.standard_normal((2, 5, 7)).astype(np.float32)
     mask = rng.standard_normal((5, 7)).astype(np.float16)
     return {
-        "silu": ({"x": x}, {}), "scale": ({"x": x}, {"scale": 2.0, "bias": 1.0}), "add": ({"a": x, "b": x[0]}, {}),
-        "divide": ({"a": x, "b": x[:, :, :1]}, {}), "swiglu": ({"gate": x, "up": x}, {}), "rms_norm": ({"x": x}, {}),
-        "norm": ({"x": x}, {}), "softmax": ({"x": x[:, None], "mask": mask}, {}), "contiguous": ({"x": x.T.copy().T}, {}),
-        "cast": ({"x": x.astype(np.float16)}, {"dtype": "f32"}), "tile": ({"x": x[:1]}, {"repeats": (2, 1, 1)}),
-        "concatenate": ({"a": x[:, :2], "b": x[:, 2:]}, {"axis": 1}), "argsort": ({"x": x}, {}),
+        "silu": ({"x": x}, {}),
+        "scale": ({"x": x}, {"scale": 2.0, "bias": 1.0}),
+        "add": ({"a": x, "b": x[0]}, {}),
+        "divide": ({"a": x, "b": x[:, :, :1]}, {}),
+        "swiglu": ({"gate": x, "up": x}, {}),
+        "rms_norm": ({"x": x}, {}),
+        "norm": ({"x": x}, {}),
+        "softmax": ({"x": x[:, None], "mask": mask}, {}),
+        "contiguous": ({"x": x.T.copy().T}, {}),
+        "cast": ({"x": x.astype(np.float16)}, {"dtype": "f32"}),
+        "tile": ({"x": x[:1]}, {"repeats": (2, 1, 1)}),
+        "concatenate": ({"a": x[:, :2], "b": x[:, 2:]}, {"axis": 1}),
+        "argsort": ({"x": x}, {}),
         "top_k": ({"x": np.concatenate([x, x - 9], axis=-1)}, {"k": 7}),
         "sum": ({"x": np.repeat(x[:, :, None], 3, 2)}, {"axis": 2}),
         "rope": ({"x": x[..., :7], "positions": np.arange(2, dtype=np.int32)}, {"mode": "neox", "n_dims": 6}),
@@ -175,11 +191,21 @@ def shared_work():
     x = rng.standard_normal((70, 1031)).astype(np.float32)
     heads = rng.standard_normal((1, 33, 40, 64)).astype(np.float32)
     return {
-        "silu": ({"x": x}, {}), "add": ({"a": x, "b": x[0]}, {}), "multiply": ({"a": x.T, "b": x[:, 0]}, {}),
-        "swiglu": ({"gate": x, "up": x}, {}), "rms_norm": ({"x": x}, {}), "softmax": ({"x": heads}, {}),
-        "sum": ({"x": x}, {}), "mean": ({"x": x}, {"axis": 0}), "argmax": ({"x": x}, {}), "argsort": ({"x": x}, {}),
-        "top_k": ({"x": x}, {"k": 5}), "contiguous": ({"x": x.T}, {}), "cast": ({"x": x}, {"dtype": "f16"}),
-        "tile": ({"x": x}, {"repeats": (1, 2)}), "concatenate": ({"a": x, "b": x}, {"axis": 1}),
+        "silu": ({"x": x}, {}),
+        "add": ({"a": x, "b": x[0]}, {}),
+        "multiply": ({"a": x.T, "b": x[:, 0]}, {}),
+        "swiglu": ({"gate": x, "up": x}, {}),
+        "rms_norm": ({"x": x}, {}),
+        "softmax": ({"x": heads}, {}),
+        "sum": ({"x": x}, {}),
+        "mean": ({"x": x}, {"axis": 0}),
+        "argmax": ({"x": x}, {}),
+        "argsort": ({"x": x}, {}),
+        "top_k": ({"x": x}, {"k": 5}),
+        "contiguous": ({"x": x.T}, {}),
+        "cast": ({"x": x}, {"dtype": "f16"}),
+        "tile": ({"x": x}, {"repeats": (1, 2)}),
+        "concatenate": ({"a": x, "b": x}, {"axis": 1}),
         "rope": ({"x": heads, "positions": np.arange(33, dtype=np.int32)}, {"mode": "normal", "n_dims": 64}),
     }
 
@@ -198,147 +224,6 @@ def test_more_workers_than_rows(level):
         np.testing.assert_array_equal(run(op, {"x": x}, level, 7), run(op, {"x": x}, level))
 
 
-def test_every_half_is_widened_and_every_tie_is_rounded(level):
-    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
-    wide = run(ops.cast, {"x": halves}, level, dtype="f32")
-    np.testing.assert_array_equal(wide, halves.astype(np.float32))
-    finite = np.sort(halves[np.isfinite(halves)].astype(np.float64))
-    middle = ((finite[1:] + finite[:-1]) / 2).astype(np.float32)
-    x = np.concatenate([middle, np.nextafter(middle, INF), np.nextafter(middle, -INF), SPECIAL, [65519.996, 65520, 2.0**-25]])
-    x = x.astype(np.float32)
-    with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(run(ops.cast, {"x": x}, level, dtype="f16"), x.astype(np.float16))
-
-
-def test_bf16_rounds_to_even_and_keeps_nan_quiet(level):
-    bits = np.arange(0, 65536, 7, dtype=np.uint32)[:, None] << 16 | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
-    x = bits.reshape(-1).view(np.float32)
-    got = run(ops.cast, {"x": x}, level, dtype="bf16")
-    with np.errstate(all="ignore"):
-        want = x.astype(BF16)
-    same = got.view(np.uint16) == want.view(np.uint16)
-    assert (same | np.isnan(x)).all()
-    assert np.isnan(got[np.isnan(x)].astype(np.float32)).all()
-    np.testing.assert_array_equal(run(ops.cast, {"x": got}, level, dtype="f32").view(np.uint32), got.view(np.uint16).astype(np.uint32) << 16)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_whole_numbers_saturate(level, size):
-    dtype = np.dtype(f"i{size}")
-    name, low, high = f"i{8 * size}", np.iinfo(dtype).min, np.iinfo(dtype).max
-    x = np.array([-3e38, -INF, INF, NAN, 2.9, -2.9, 127.5, -128.5, 2.0**31, 2.0**63, -(2.0**63), 16777217.0], np.float32)
-    want = [low, low, high, 0, 2, -2, min(127, high), max(-128, low), min(2**31, high), high, low, min(16777216, high)]
-    got = run(ops.cast, {"x": x}, level, dtype=name)
-    assert got.tolist() == want
-    whole = np.array([-(2**63), 2**63 - 1, 300, -7, 2**24 + 1, 257], np.int64)
-    np.testing.assert_array_equal(run(ops.cast, {"x": whole}, level, dtype=name), np.clip(whole, low, high).astype(dtype))
-    np.testing.assert_array_equal(run(ops.cast, {"x": whole}, level, dtype="f32"), whole.astype(np.float32))
-
-
-TYPES = {q8_0: gguf.GGMLQuantizationType.Q8_0, q4_0: gguf.GGMLQuantizationType.Q4_0}
-
-
-def ties(rng, rows, columns):
-    """Rows rich in ties, zeros, repeated extremes and large or tiny numbers."""
-    x = rng.standard_normal((rows, columns)).astype(np.float32)
-    x[0] = 0
-    x[1] = rng.integers(-127, 128, columns) / 2
-    x[2] = np.float32(2.5)
-    x[3] = rng.choice([-8.0, 8.0, 0.5, -0.5], columns)
-    x[4] *= 1e5
-    x[5] *= 1e-30
-    return x
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_blocks_are_coded_as_the_format_says(level, dtype):
-    x = ties(np.random.default_rng(6), 9, 96)
-    step = BoundStep(ops.cast, {"x": x}, level, attrs={"dtype": dtype.name})
-    assert step.run() is None
-    got = content(step.device, step.out, step.out_nbytes).reshape(9, -1)
-    np.testing.assert_array_equal(got, gguf.quantize(x, TYPES[dtype]))
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("threads", [1, 4])
-def test_rows_are_put_into_a_strided_cache_of_blocks(level, dtype, threads):
-    rng = np.random.default_rng(7)
-    rows, heads, blocks = 12, 3, 2
-    cache = rng.integers(0, 50, (rows, heads, blocks, dtype.block_nbytes), dtype=np.uint8)
-    view = cache.transpose(1, 0, 2, 3)
-    x = ties(rng, 6, heads * 64).reshape(6, heads, 64).transpose(1, 0, 2)
-    list_ = np.array([11, -1, 0, 3, 3, 12], np.int32)
-    step = BoundStep(ops.put_rows, {"target": view, "x": x, "rows": list_}, level, threads, blocks={"target": dtype})
-    fault = step.run()
-    assert isinstance(fault, BadIndex)
-    assert "12" in str(fault)
-    want = cache.copy()
-    for i, row in enumerate(list_):
-        if 0 <= row < rows:
-            want[row] = gguf.quantize(np.ascontiguousarray(x[:, i]), TYPES[dtype]).reshape(heads, blocks, -1)
-    np.testing.assert_array_equal(step.target().reshape(want.shape), want)
-
-
-def test_a_block_that_cant_be_coded_is_zero_and_a_fault(level):
-    x = np.ones((3, 64), np.float32)
-    x[1, 40] = NAN
-    x[2, 0] = 3e38
-    step = BoundStep(ops.put_rows, {"target": np.full((5, 2, 34), 9, np.uint8), "x": x, "rows": np.array([4, 0, 1], np.int32)},
-                     level, blocks={"target": q8_0})
-    fault = step.run()
-    assert isinstance(fault, KernelError)
-    assert "block 3" in str(fault)
-    got = step.target().reshape(5, 2, 34)
-    assert got[4].any(axis=-1).all()
-    assert not got[0, 1].any()
-    assert not got[1, 0].any()
-    assert got[0, 0].any()
-    assert (got[2:4] == 9).all()
-
-
-def test_of_a_row_written_twice_the_last_wins_whole(level):
-    rng = np.random.default_rng(8)
-    x = rng.standard_normal((64, 1500)).astype(np.float32)
-    rows = np.tile(np.arange(4, dtype=np.int64), 16)
-    for threads in (1, 3):
-        step = BoundStep(ops.put_rows, {"target": np.zeros((4, 1500), np.float32), "x": x, "rows": rows}, level, threads)
-        assert step.run() is None
-        np.testing.assert_array_equal(step.target().view(np.float32).reshape(4, 1500), x[-4:])
-
-
-def test_rows_are_put_through_every_view(level):
-    rng = np.random.default_rng(9)
-    x = rng.standard_normal((3, 5, 40)).astype(np.float32)
-    rows = np.array([[6, 0, 2, 9, -1]], np.int32)
-    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1)):
-        base = rng.standard_normal([(3, 10, 80)[a] for a in order]).astype(np.float16)
-        view = base.transpose(np.argsort(order))[:, :, ::2]
-        step = BoundStep(ops.put_rows, {"target": view, "x": x, "rows": rows}, level)
-        assert step.run() is None
-        view[:, rows[0, :4]] = x[:, :4]
-        np.testing.assert_array_equal(step.target().view(np.float16), base.reshape(-1))
-
-
-def test_write_changes_the_region_alone(level):
-    rng = np.random.default_rng(10)
-    base = rng.standard_normal((6, 9, 50)).astype(np.float16)
-    view = base.transpose(1, 0, 2)[:, :, ::2]
-    x = rng.standard_normal((4, 3, 11)).astype(np.float32)
-    step = BoundStep(ops.write, {"target": view, "x": x}, level, attrs={"start": (2, 1, 5)})
-    assert step.run() is None
-    view[2:6, 1:4, 5:16] = x
-    np.testing.assert_array_equal(step.target().view(np.float16), base.reshape(-1))
-
-
-def test_copies_of_all_element_sizes_and_orders(level):
-    rng = np.random.default_rng(11)
-    for dtype in (np.int8, np.float16, np.float32, np.float64):
-        x = rng.integers(-99, 99, (3, 18, 5, 33)).astype(dtype)
-        for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (3, 2, 1, 0)):
-            for threads in (1, 2):
-                np.testing.assert_array_equal(run(ops.contiguous, {"x": x.transpose(order)}, level, threads), x.transpose(order))
-
-
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 257, 1023, 1024, 1025, 5000])
 @pytest.mark.parametrize("descending", [False, True])
 def test_argsort_is_stable_with_nan_last(level, n, descending):
@@ -352,7 +237,9 @@ def test_argsort_is_stable_with_nan_last(level, n, descending):
     assert got.dtype == i32.numpy
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 8), (64, 8), (65, 1), (257, 40), (1025, 128), (5000, 7), (1024, 1024)])
+@pytest.mark.parametrize(
+    ("n", "k"), [(1, 1), (8, 8), (64, 8), (65, 1), (257, 40), (1025, 128), (5000, 7), (1024, 1024)]
+)
 def test_top_k_takes_the_largest(level, n, k):
     rng = np.random.default_rng(n)
     x = np.round(rng.standard_normal((2, n)).astype(np.float32) * 20) / 4
@@ -427,58 +314,3 @@ def test_softmax_slopes_and_sinks(level):
     top = np.maximum(z.max(-1), sinks[None, :, None])[..., None]
     want = np.exp(z - top) / (np.exp(z - top).sum(-1, keepdims=True) + np.exp(sinks[None, :, None, None] - top))
     close(run(ops.softmax, {"x": x, "mask": mask, "sinks": sinks}, level, max_bias=8.0), want)
-
-
-def turned(x, positions, mode, n, offset=0, base=1e4):
-    """Rotary embedding by complex numbers, in f64."""
-    y = x.astype(np.float64).copy()
-    pairs = np.arange(n // 2)
-    angle = positions[:, None] * base ** (-2.0 * pairs / n)
-    turn = np.exp(1j * angle)[None, :, None]
-    a, b = (offset + 2 * pairs, offset + 2 * pairs + 1) if mode == "normal" else (offset + pairs, offset + pairs + n // 2)
-    z = (y[..., a] + 1j * y[..., b]) * turn
-    y[..., a], y[..., b] = z.real, z.imag
-    return y
-
-
-@pytest.mark.parametrize("mode", ["normal", "neox"])
-@pytest.mark.parametrize(("D", "n", "offset"), [(64, 64, 0), (80, 80, 0), (13, 6, 4), (2, 2, 0), (256, 128, 32)])
-def test_rope_near_and_far(level, mode, D, n, offset):
-    rng = np.random.default_rng(D)
-    x = rng.standard_normal((2, 6, 3, D)).astype(np.float32)
-    positions = np.array([0, 1, 7, 4095, 131071, -20], np.int32)
-    got = run(ops.rope, {"x": x, "positions": positions}, level, mode=mode, n_dims=n, offset=offset)
-    want = turned(x, positions, mode, n, offset)
-    limit = (2e-6 + 2e-7 * np.abs(positions))[None, :, None, None] * np.abs(x).max() * np.ones_like(want)
-    assert (np.abs(got - want) <= limit).all()
-    rest = np.r_[0:offset, offset + n : D]
-    np.testing.assert_array_equal(got[..., rest], x[..., rest])
-
-
-GOLDEN_ROPE = [
-    ([1, 2, 3, 4], [3], {"mode": "normal", "n_dims": 4}, [-1.272233, -1.838865, 2.878668, 4.088187]),
-    ([1, 2, 3, 4], [3], {"mode": "neox", "n_dims": 4}, [-1.413353, 1.879118, -2.828857, 4.058191]),
-    ([1, 2, 3, 4], [3], {"mode": "neox", "n_dims": 4, "scale": 0.25, "ext_factor": 1.0, "original_context": 64},
-     [-1.609285, 2.243036, -3.221020, 4.571469]),
-    ([1] * 8, [[1], [2], [3], [4]], {"mode": "mrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
-     [-0.301169, 0.895171, 0.979801, 0.996996, 1.381773, 1.094838, 1.019799, 1.002995]),
-    ([1] * 8, [[1], [2], [3], [4]], {"mode": "imrope", "n_dims": 8, "sections": (2, 1, 1, 0)},
-     [-0.301169, 0.781397, 0.969555, 0.999000, 1.381773, 1.178736, 1.029546, 1.001000]),
-    ([1] * 8, [[1], [2], [0], [0]], {"mode": "vision", "n_dims": 4, "sections": (2, 2, 0, 0)},
-     [-0.301169, 0.989950, -1.325444, 0.979801, 1.381773, 1.009950, 0.493151, 1.019799]),
-]
-
-
-@pytest.mark.parametrize(("x", "positions", "attrs", "want"), GOLDEN_ROPE, ids=lambda v: v.get("mode") if isinstance(v, dict) else "")
-def test_rope_golden_values(level, x, positions, attrs, want):
-    arrays = {"x": np.array(x, np.float32).reshape(1, 1, 1, -1), "positions": np.array(positions, np.int32)}
-    np.testing.assert_allclose(run(ops.rope, arrays, level, **attrs).ravel(), want, atol=2e-6)
-
-
-def test_rope_divides_frequencies_by_their_factors(level):
-    x = np.random.default_rng(1).standard_normal((1, 3, 2, 32)).astype(np.float32)
-    positions = np.array([5, 6, 700], np.int32)
-    got = run(ops.rope, {"x": x, "positions": positions, "frequency_factors": np.full(16, 4, np.float32)}, level, mode="neox", n_dims=32)
-    np.testing.assert_allclose(got, turned(x, positions / 4, "neox", 32), atol=1e-3)
-
-
