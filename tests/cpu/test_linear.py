@@ -1,0 +1,416 @@
+"""Products and row look-up of the CPU wheel at every level this machine has: sizes, integers, hostile values, layouts."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from one_step import BACKEND, LEVELS, Tensor, device, packed, plain, run, spaced
+
+from jackfield.backend import DTYPES, Spec, Step
+from jackfield.dtypes.activations import quantise_q8_0, quantise_q8_K
+from jackfield.errors import BadIndex
+
+BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K")
+SCALES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_K": (0, 2), "q5_K": (0, 2), "q6_K": (208,)}  # bytes of f16 fields
+FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+COLUMNS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 66)
+ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 33)
+
+NUMBERS = st.floats(-300, 300, width=32) | st.integers(-254, 254).map(lambda n: n / 2)  # with many ties
+
+levels = pytest.mark.parametrize("level", LEVELS)
+block_dtypes = pytest.mark.parametrize("name", BLOCKS)
+
+
+def random_blocks(name, shape, rng, scale=0.01):
+    """Blocks of random bits with finite scales: u8 (..., blocks, bytes of one)."""
+    dtype = DTYPES[name]
+    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // dtype.block, dtype.block_nbytes), np.uint8)
+    for at in SCALES.get(name, (0,)):
+        raw[..., at : at + 2] = (rng.standard_normal((*raw.shape[:-1], 1)) * scale).astype("<f2").view(np.uint8)
+    return raw
+
+
+def decoded(name, raw):
+    return DTYPES[name].decode(raw.reshape(*raw.shape[:-2], -1)).astype(np.float64)
+
+
+def weight(name, shape, rng, **keywords):
+    """A random block weight and its values in f64."""
+    raw = random_blocks(name, shape, rng, **keywords)
+    return plain(raw, DTYPES[name], shape), decoded(name, raw)
+
+
+def rounded(name, x):
+    """x as the integer products see it, f64; rows that hold inf or NaN are NaN."""
+    finite = np.isfinite(x).all(-1, keepdims=True)
+    q, d = (quantise_q8_K if name.endswith("K") else quantise_q8_0)(np.where(finite, x, np.float32(0)))[:2]
+    values = q.astype(np.float64) * np.repeat(d.astype(np.float64), x.shape[-1] // d.shape[-1], -1)
+    return np.where(finite, values, np.nan)
+
+
+def grouped(x, w):
+    """y and the sums of magnitudes for batch axes of w that divide those of x."""
+    if w.ndim > 2:
+        for axis in range(w.ndim - 2):
+            w = np.repeat(w, x.shape[axis] // w.shape[axis], axis)
+    turned = np.swapaxes(w, -1, -2)
+    return x @ turned, np.abs(x) @ np.abs(turned)
+
+
+def assert_near(y, want, size, factor=1e-5):
+    """|y - want| <= factor * size; NaN where NaN is wanted and nowhere else."""
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+    error, bound = np.abs(np.nan_to_num(y - want)), factor * np.nan_to_num(size) + 1e-37
+    worst = np.unravel_index(np.argmax(error / bound), error.shape)
+    assert (error <= bound).all(), f"{worst}: {y[worst]}, must be {want[worst]} within {bound[worst]}"
+
+
+def same_bits(a, b):
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def multiply(level, x, w, *, threads=1, strides=(), **attrs):
+    """linear for an array or a Tensor x."""
+    x = x if isinstance(x, Tensor) else plain(x)
+    shape = (*x.spec.shape[:-1], w.spec.shape[-2])
+    return run("linear", [x, w], shape, on=device(level, threads), strides=strides, **attrs)
+
+
+@levels
+@block_dtypes
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_every_extent(level, name, blocks):
+    rng = np.random.default_rng(blocks)
+    k = blocks * DTYPES[name].block
+    raw, x = random_blocks(name, (max(COLUMNS), k), rng), rng.standard_normal((max(ROWS), k), np.float32)
+    values, seen = decoded(name, raw), rounded(name, x)
+    for n in COLUMNS:
+        w = packed(plain(raw[:n], DTYPES[name], (n, k)))
+        want, size = grouped(seen, values[:n])
+        for rows in ROWS:
+            y = multiply(level, x[:rows], w, threads=1 + (rows + n) % 4)
+            assert_near(y, want[:rows], size[:rows])
+
+
+@levels
+@block_dtypes
+def test_long_rows(level, name):
+    rng = np.random.default_rng(5)
+    w, values = weight(name, (33, 4096), rng)
+    x = rng.standard_normal((9, 4096), np.float32)
+    y = multiply(level, x, packed(w), threads=2)
+    assert_near(y, *grouped(rounded(name, x), values))
+    exact = x @ values.T
+    assert np.square(y - exact).sum() <= 5e-4 * np.square(exact).sum()
+
+
+@levels
+@block_dtypes
+def test_one_row_has_the_same_bits_however_it_is_multiplied(level, name):
+    """Packed or plain, alone or among others, dense or strided, at any number of threads."""
+    rng = np.random.default_rng(7)
+    k = 3 * DTYPES[name].block
+    w, _ = weight(name, (45, k), rng)
+    p, x = packed(w), rng.standard_normal((33, k), np.float32)
+    y = multiply(level, x, p)
+    for threads in (2, 3, 4):
+        same_bits(y, multiply(level, x, p, threads=threads))
+    same_bits(y, multiply(level, x, w, threads=3))
+    same_bits(y, multiply(level, spaced(x), p, strides=(8 * 45 + 4, 8)))
+    same_bits(y[17:18], multiply(level, x[17:18], p, threads=2))
+    same_bits(y[4:11], multiply(level, x[4:11], p))
+
+
+def diagonal_q8_0():
+    """A weight of ones on the diagonal: the product shows the integers of x themselves."""
+    raw = np.zeros((32, 1, 34), np.uint8)
+    raw[:, 0, :2] = np.array([1], "<f2").view(np.uint8)
+    raw[range(32), 0, range(2, 34)] = 1
+    return packed(plain(raw, DTYPES["q8_0"], (32, 32)))
+
+
+@levels
+@given(x=arrays(np.float32, (3, 32), elements=NUMBERS))
+@settings(max_examples=60)
+def test_integers_of_small_blocks_are_numpys(level, x):
+    q, d = quantise_q8_0(x)
+    np.testing.assert_array_equal(multiply(level, x, diagonal_q8_0()), q * d)
+
+
+@levels
+def test_integers_round_halves_away_and_nothing_else(level):
+    """All halves up to 126.5, and their two neighbours in f32, of either sign."""
+    halves = np.arange(127, dtype=np.float32) + np.float32(0.5)
+    near = np.concatenate([halves, np.nextafter(halves, np.float32(0)), np.nextafter(halves, np.float32(200))])
+    every = np.concatenate([near, -near]).clip(-126.6, 126.6)
+    x = np.concatenate([np.resize(every, (28, 28)), np.full((28, 4), 127, np.float32)], axis=1)
+    q, d = quantise_q8_0(x)
+    assert (d == 1).all()
+    np.testing.assert_array_equal(multiply(level, x, diagonal_q8_0()), q)
+
+
+@levels
+@given(x=arrays(np.float32, (2, 256), elements=NUMBERS))
+@settings(max_examples=60)
+def test_integers_of_super_blocks_are_numpys(level, x):
+    raw = np.zeros((256, 1, 210), np.uint8)
+    raw[:, 0, 208:] = np.array([1], "<f2").view(np.uint8)
+    raw[:, 0, 192:208] = 1
+    raw[:, 0, 128:192] = 0b10101010  # 32, which stands for 0
+    for e in range(256):
+        raw[e, 0, 64 * (e // 128) + e % 64] = 1 << 4 * (e % 128 // 64)  # 33, which stands for 1
+    q, d, _ = quantise_q8_K(x)
+    np.testing.assert_array_equal(multiply(level, x, packed(plain(raw, DTYPES["q6_K"], (256, 256)))), q * d)
+
+
+@levels
+@block_dtypes
+def test_integer_sums_are_exact(level, name):
+    """With scales of one the result is the integer sum: for random bits and for all of them at their largest."""
+    rng = np.random.default_rng(11)
+    k = DTYPES[name].block
+    raw = random_blocks(name, (31, k), rng)
+    raw[7], raw[8] = 255, 0
+    one, zero = np.array([1, 0], "<f2").view(np.uint8).reshape(2, 2)
+    if name == "q6_K":
+        raw[..., 192:208], raw[..., 208:] = 1, one
+    else:
+        raw[..., :2] = one
+        if len(SCALES.get(name, (0,))) == 2:
+            raw[..., 2:4] = zero
+        if name.endswith("K"):
+            raw[..., 4:16] = [1] * 4 + [0] * 4 + [1] * 4
+    x = np.clip(rng.standard_normal((6, k)) * 60, -126.9, 126.9).astype(np.float32)
+    x[1], x[2] = 127, np.where(rng.integers(0, 2, k), 127, -127)
+    x[3] = np.trunc(x[3]) + 0.5
+    x[:, 0] = -127  # scale 1 for both kinds of rounding
+    seen, values = rounded(name, x), decoded(name, raw)
+    np.testing.assert_array_equal(seen, np.trunc(seen))
+    y = multiply(level, x, packed(plain(raw, DTYPES[name], (31, k))))
+    np.testing.assert_array_equal(y, seen @ values.T)
+
+
+@levels
+@block_dtypes
+def test_hostile_rows(level, name):
+    rng = np.random.default_rng(13)
+    block = DTYPES[name].block
+    w, values = weight(name, (33, 2 * block), rng)
+    x = rng.standard_normal((10, 2 * block), np.float32)
+    x[0] *= 1e-30
+    x[1] *= 3e3
+    x[2] *= 7e4
+    x[3] = 0
+    x[4, 5] = np.nan
+    x[5, block + 1] = np.inf
+    x[6, :block] = 0
+    x[7] *= 1e-42
+    x[8, -1] = -np.inf
+    x[9, 3] = 1e37
+    with np.errstate(invalid="ignore"):
+        want, size = grouped(rounded(name, x), values)
+    for operand in (packed(w), w):
+        assert_near(multiply(level, x, operand, threads=3), want, size)
+
+
+@levels
+@pytest.mark.parametrize("name", ["q4_1", "q6_K", "f16"])
+@pytest.mark.parametrize(
+    ("many", "few"), [((2, 4), ()), ((2, 4), (2, 2)), ((4, 3), (2, 1)), ((1, 6), (1, 3)), ((6,), (2,))]
+)
+def test_batches_share_weights(level, name, many, few):
+    rng = np.random.default_rng(17)
+    shape = (*few, 18, 256)
+    if name in BLOCKS:
+        w, values = weight(name, shape, rng)
+    else:
+        array = rng.standard_normal(shape).astype(FLOATS[name])
+        w, values = plain(array), array.astype(np.float64)
+    x = rng.standard_normal((*many, 5, 256), np.float32)
+    want, size = grouped(rounded(name, x) if name in BLOCKS else x.astype(np.float64), values)
+    y = multiply(level, x, packed(w), threads=2)
+    assert_near(y, want, size)
+    same_bits(y, multiply(level, x, w, threads=4))
+
+
+@levels
+@block_dtypes
+def test_rows_and_blocks_beside_a_view_are_not_read(level, name):
+    rng = np.random.default_rng(19)
+    dtype = DTYPES[name]
+    raw = random_blocks(name, (40, 2 * dtype.block), rng)
+    values = decoded(name, raw[:20, :1])
+    raw[:, 1], raw[20:] = 255, 255  # scales are NaN
+    spec = Spec(dtype, (20, dtype.block), (2 * dtype.block_nbytes, dtype.block_nbytes))
+    x = rng.standard_normal((3, dtype.block), np.float32)
+    y = multiply(level, x, Tensor(spec, raw.reshape(-1)), threads=2)
+    assert_near(y, *grouped(rounded(name, x), values))
+
+
+@levels
+@block_dtypes
+@pytest.mark.parametrize("rows", [1, 7])
+def test_precision_f32_does_not_round_x(level, name, rows):
+    rng = np.random.default_rng(23)
+    w, values = weight(name, (33, 768), rng)
+    x = rng.standard_normal((rows, 768), np.float32)
+    y = multiply(level, x, packed(w), threads=2, precision="f32")
+    assert_near(y, *grouped(x.astype(np.float64), values))
+    same_bits(y, multiply(level, x, w, precision="f32"))
+
+
+@levels
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_weights(level, name):
+    rng = np.random.default_rng(29)
+    for k in (0, 1, 63, 65, 257, 600):
+        x = rng.standard_normal((33, k), np.float32)
+        for n in (1, 7, 16, 33):
+            array = rng.standard_normal((n, k)).astype(FLOATS[name])
+            want, size = grouped(x.astype(np.float64), array.astype(np.float64))
+            for rows in (1, 2, 3, 5, 17, 33):
+                y = multiply(level, x[:rows], plain(array), threads=1 + rows % 3)
+                assert_near(y, want[:rows], size[:rows])
+                if k:
+                    same_bits(y, multiply(level, x[:rows], packed(plain(array)), threads=2))
+
+
+@levels
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_narrow_x_is_widened(level, name):
+    rng = np.random.default_rng(31)
+    x = rng.standard_normal((5, 64)).astype(FLOATS[name])
+    for w in (weight("q4_0", (20, 64), rng)[0], plain(rng.standard_normal((20, 64)).astype(np.float32))):
+        same_bits(multiply(level, spaced(x), w, threads=2), multiply(level, x.astype(np.float32), w))
+
+
+@levels
+def test_inf_and_nan_stay_in_their_row_of_a_float_product(level):
+    rng = np.random.default_rng(37)
+    array, x = rng.standard_normal((19, 40)).astype(np.float32), rng.standard_normal((6, 40)).astype(np.float32)
+    clean = multiply(level, x, plain(array))
+    x[2, 3], x[4, 0] = np.nan, np.inf
+    y = multiply(level, x, plain(array))
+    same_bits(y[[0, 1, 3, 5]], clean[[0, 1, 3, 5]])
+    assert np.isnan(y[2]).all()
+    np.testing.assert_array_equal(y[4], np.inf * np.sign(array[:, 0]))
+
+
+@levels
+@pytest.mark.parametrize("name", FLOATS)
+def test_matmul(level, name):
+    rng = np.random.default_rng(41)
+    a = rng.standard_normal((4, 2, 5, 70)).astype(np.float32)
+    b = rng.standard_normal((2, 1, 70, 21)).astype(FLOATS[name])
+    want, size = grouped(a.astype(np.float64), np.swapaxes(b.astype(np.float64), -1, -2))
+    y = run("matmul", [plain(a), plain(b)], (4, 2, 5, 21), on=device(level, 3))
+    assert_near(y, want, size)
+    same_bits(y, run("matmul", [spaced(a), spaced(b)], (4, 2, 5, 21), on=device(level, 2)))
+    turned = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+    other = Tensor(Spec(plain(b).spec.dtype, b.shape, np.swapaxes(turned, -1, -2).strides), plain(turned).raw)
+    same_bits(y, run("matmul", [plain(a), other], (4, 2, 5, 21), on=device(level, 1)))
+    assert not run("matmul", [plain(a[0, 0, :, :0]), plain(b[0, 0, :0])], (5, 21), on=device(level, 1)).any()
+
+
+@levels
+@pytest.mark.parametrize("name", ["q4_1", "q5_K", "f32"])
+@pytest.mark.parametrize(
+    ("experts", "tokens", "slots", "rows"),
+    [
+        (1, 1, 1, 1),
+        (5, 3, 2, 1),
+        (8, 40, 4, 4),
+        (3, 33, 6, 2),
+        (300, 9, 8, 1),
+        (10, 300, 2, 1),
+        (4, 2, 16, 8),
+        (7, 5, 10, 5),
+    ],
+)
+def test_experts(level, name, experts, tokens, slots, rows):
+    rng = np.random.default_rng(43)
+    shape = (experts, 18 if experts < 300 else 32, 256)
+    if name in BLOCKS:
+        w, values = weight(name, shape, rng)
+    else:
+        array = rng.standard_normal(shape).astype(np.float32)
+        w, values = plain(array), array.astype(np.float64)
+    x = rng.standard_normal((tokens, rows, 256), np.float32)
+    ids = rng.integers(-1, experts, (tokens, slots), np.int32)
+    seen = rounded(name, x) if name in BLOCKS else x.astype(np.float64)
+    seen = np.tile(seen, (1, slots // rows, 1))[:, :, None]
+    chosen = np.swapaxes(np.where(ids[..., None, None] < 0, 0, values[ids]), -1, -2)
+    want, size = (seen @ chosen)[:, :, 0], (np.abs(seen) @ np.abs(chosen))[:, :, 0]
+    shape = (tokens, slots, shape[1])
+    for operand in (w, packed(w, "linear_experts")):
+        y = run("linear_experts", [plain(x), operand, plain(ids)], shape, on=device(level, 3))
+        assert_near(y, want, size)
+    assert not y[ids < 0].any()
+
+
+@levels
+def test_a_bad_expert_is_reported_and_its_row_is_zero(level):
+    rng = np.random.default_rng(47)
+    w, _ = weight("q4_0", (4, 20, 64), rng)
+    x = rng.standard_normal((5, 1, 64), np.float32)
+    ids = rng.integers(0, 4, (5, 2), np.int32)
+    ids[3, 1] = 4
+    with pytest.raises(BadIndex, match=r"linear_experts.*ids.* 4"):
+        run("linear_experts", [plain(x), w, plain(ids)], (5, 2, 20), on=device(level, 2))
+
+
+@levels
+@pytest.mark.parametrize("name", [*BLOCKS, *FLOATS, "i32"])
+def test_take_rows_is_exact(level, name):
+    rng = np.random.default_rng(53)
+    shape = (2, 37, 768) if name in BLOCKS else (2, 37, 300)
+    if name in BLOCKS:
+        table, values = weight(name, shape, rng)
+    else:
+        array = rng.standard_normal(shape).astype(FLOATS.get(name, np.float32))
+        array = array.view(np.int32) if name == "i32" else array
+        table, values = plain(array), array
+    rows = rng.integers(0, 37, (2, 9), np.int64)
+    dtype = DTYPES["i32" if name == "i32" else "f32"]
+    want = np.take_along_axis(values, rows[..., None], 1).astype(dtype.numpy)
+    tables = [table] if name == "i32" else [table, packed(table, "take_rows")]
+    for operand in tables:
+        shape = (2, 9, shape[-1])
+        y = run("take_rows", [operand, plain(rows)], shape, on=device(level, 3), dtype=dtype)
+        np.testing.assert_array_equal(y, want)
+        narrow = spaced(rows.astype(np.int32))
+        strides = (9 * 8 * shape[-1], 8 * shape[-1], 8)
+        y = run("take_rows", [operand, narrow], shape, on=device(level, 1), dtype=dtype, strides=strides)
+        np.testing.assert_array_equal(y, want)
+
+
+@levels
+@pytest.mark.parametrize("bad", [-1, 37, 2**40])
+def test_a_bad_row_is_reported(level, bad):
+    table, _ = weight("q8_0", (37, 64), np.random.default_rng(59))
+    rows = np.array([0, bad, 36], np.int64)
+    with pytest.raises(BadIndex, match=rf"take_rows.*rows.* {bad}"):
+        run("take_rows", [packed(table, "take_rows"), plain(rows)], (3, 64), on=device(level, 1))
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((17, 4096), True), ((300, 17, 4096), False), ((300, 32, 4096), True)])
+def test_packing_that_would_waste_memory_is_refused(shape, fits):
+    spec = Spec(DTYPES["q4_0"], shape, role="constant")
+    packing = BACKEND.pack(spec, [Step("linear", (None, spec), spec)], BACKEND.targets()[0])
+    assert (packing is not None) == fits
+    if packing is not None:
+        assert packing.nbytes >= spec.nbytes
+
+
+@block_dtypes
+def test_packed_bytes_are_the_plain_bytes(name):
+    """Rows in sixteens and 64-byte rows of scales cost nothing."""
+    spec = Spec(DTYPES[name], (64, 1024), role="constant")
+    packing = BACKEND.pack(spec, [Step("linear", (None, spec), spec)], BACKEND.targets()[0])
+    assert packing is not None
+    assert packing.nbytes == spec.nbytes
