@@ -74,12 +74,17 @@ class Changed:
     def close(self) -> None: ...
 
 
-@dataclass
 class Tensor:
     """A tensor that says something else of itself."""
 
-    shape: tuple[int, ...]
-    dtype: Any
-    data: memoryview = memoryview(b"")
+    def __init__(self, shape: tuple[int, ...], dtype: Any, data: memoryview | None = None) -> None:
+        self.shape, self.data = shape, data
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> Any:
+        if isinstance(self._dtype, Exception):
+            raise self._dtype
+        return self._dtype
 
     def release(self) -> None: ...

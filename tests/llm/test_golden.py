@@ -1,4 +1,4 @@
-"""The default model against llama.cpp: tokens, distance of logits from the float32 run, greedy texts by teacher forcing.
+"""The default model against llama.cpp: tokens, logits beside the float32 run's, greedy texts by teacher forcing.
 
 The figures are those that tests/golden/README.md defines. What a device may differ is what llama.cpp's own run of the
 same file differs.
@@ -202,7 +202,8 @@ with jackfield_llm.load(path, "cpu:0:0+cpu:0:1", context=64, pins=pins) as model
     ids = [int(token) for token in ids]
     logits = model.logits(ids)
     model.reset()
-    np.savez(out, logits=logits, decoded=np.stack([model.decode(token) for token in ids]), homes=homes, report=model.explain())
+    decoded = np.stack([model.decode(token) for token in ids])
+    np.savez(out, logits=logits, decoded=decoded, homes=homes, report=model.explain())
 """
 
 
