@@ -20,7 +20,7 @@ RUNGS = (
     "draws op rules",
     "ops saved",
     "backend hookspecs",
-    "reference faults sim",
+    "reference faults simulated",
     "names manifest trust stages probe",
     "discovery loading registry",
     "candidates updates search placement partition packing memory shard blueprint",

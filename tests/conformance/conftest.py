@@ -10,7 +10,7 @@ import pytest
 from jackfield.errors import Error
 from jackfield.reference import ReferenceBackend
 from jackfield.registry import Registry
-from jackfield.sim import Shape, SimBackend
+from jackfield.simulated import Shape, SimBackend
 
 KINDS = ("reference", "sim", "cpu")
 REGISTRY = Registry()

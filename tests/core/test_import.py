@@ -118,7 +118,7 @@ def test_the_version_is_that_of_the_distribution():
 
 def test_late_names_stay_what_they_are_whatever_is_imported_first():
     program = (
-        "import jackfield.sim, jackfield.registry, jackfield.gguf\nimport jackfield as jf\n"
+        "import jackfield.simulated, jackfield.registry, jackfield.gguf\nimport jackfield as jf\n"
         "assert jf.sim is jackfield.registry.sim and callable(jf.status) and jf.gguf.open\n"
         "assert set(jf.__all__) <= set(dir(jf))\n"
         "try:\n    jf.nix\nexcept AttributeError as e:\n    print(e)"

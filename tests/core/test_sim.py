@@ -25,7 +25,7 @@ from jackfield.errors import (
 )
 from jackfield.faults import Shape
 from jackfield.op import OPS
-from jackfield.sim import POISON, SimBackend
+from jackfield.simulated import POISON, SimBackend
 
 F32 = jf.f32
 

@@ -100,11 +100,6 @@ _LATE = {
     "status": ("registry", "status"),
 }
 
-# Importing a submodule makes it an attribute of the package. `jackfield.sim` is loaded now and taken away again, so
-# that the name is the public function's whatever is imported later.
-import_module("jackfield.sim")
-del globals()["sim"]
-
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:

@@ -23,7 +23,7 @@ from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
 from .names import CLASSES, Term, no_such_kind, parse, wrong
 from .reference import ReferenceBackend
-from .sim import Shape, SimBackend
+from .simulated import Shape, SimBackend
 from .stages import BackendStatus
 from .trust import Wishes, setting
 
