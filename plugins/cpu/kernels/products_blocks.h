@@ -47,9 +47,9 @@ inline void round_rows(const Product& p, char* x, float* line, int64_t from, int
     });
 }
 
-// `valid` results of a row of x, from column n on.
-JF_INLINE void store_results(const Product& p, int64_t t, int64_t n, int64_t valid, const float* from) {
-    char* to = p.y(p, t) + n * p.y_stride;
+// `valid` results of a row, from column n on. `row` is where the row starts.
+JF_INLINE void store_results(const Product& p, char* row, int64_t n, int64_t valid, const float* from) {
+    char* to = row + n * p.y_stride;
     if (p.y_stride == 4 && valid == GROUP) {
         memcpy(to, from, 4 * GROUP);
     } else {
@@ -66,11 +66,13 @@ inline void multiply_groups(const Product& p, const char* x, int64_t segment, co
     for (int64_t start = 0, width; start < rows; start += width) {
         width = panel_width(rows - start, WIDEST);
         const Tile tile = find_tile(p.dtype, width);
+        char* to[WIDEST];
+        for (int64_t m = 0; m < width; m++) to[m] = p.y(p, begin + start + m);
         for (int64_t i = 0; i < count; i++) {
             const uint8_t* group = (const uint8_t*)packed + i * size;
             tile(group, group + quants, x + (begin + start) * row_nbytes, blocks, out);
             const int64_t n = (g + i) * GROUP, valid = p.n - n < GROUP ? p.n - n : GROUP;
-            for (int64_t m = 0; m < width; m++) store_results(p, begin + start + m, n, valid, out + m * GROUP);
+            for (int64_t m = 0; m < width; m++) store_results(p, to[m], n, valid, out + m * GROUP);
         }
     }
 }

@@ -93,7 +93,7 @@ inline void multiply_rows(const Product& p, const float* x, int64_t segment, int
             find_float_tile(width)(w, x + (begin + start) * p.k + k * width, n, sums + (start - from) * GROUP);
         }
     }
-    for (int64_t m = from; m < to; m++) store_results(p, begin + m, n0, valid, sums + (m - from) * GROUP);
+    for (int64_t m = from; m < to; m++) store_results(p, p.y(p, begin + m), n0, valid, sums + (m - from) * GROUP);
 }
 
 inline void multiply_floats(const Product& p, const Team& team, char* scratch) {
