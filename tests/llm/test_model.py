@@ -1,0 +1,245 @@
+"""Opening models and evaluating tokens: wrong files and wishes, how a prompt is cut, what the cache holds."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import families
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jackfield as jf
+import jackfield_llm
+from jackfield_llm import ContextOverflow, ModelError, TokenizerError
+from jackfield_llm.model import LOGIT_ROWS, PASS_ROWS, ROWS, chunk_rows
+
+
+@pytest.fixture
+def model(family_path):
+    with jackfield_llm.load(family_path("llama"), "reference", context=64) as model:
+        yield model
+
+
+# ---- how a prompt is cut
+
+
+@functools.cache
+def least(left: int, sizes: tuple[int, ...]) -> int:
+    """The least cost of any cut whose last plan alone may be padded."""
+    if left == 0:
+        return 0
+    padded = min(n for n in sizes if n >= left) if left <= sizes[-1] else 10**9
+    full = [least(left - n, sizes) + n + PASS_ROWS for n in sizes if n <= left]
+    return min([padded + PASS_ROWS, *full])
+
+
+@given(tokens=st.integers(0, 700), sizes=st.sampled_from([ROWS, LOGIT_ROWS]))
+def test_a_prompt_is_cut_at_the_least_cost(tokens, sizes):
+    chunks = chunk_rows(tokens, sizes)
+    assert set(chunks) <= set(sizes)
+    assert sum(chunks[:-1]) < tokens <= sum(chunks) or tokens == 0 == len(chunks)
+    for left in range(tokens):
+        least(left, sizes)  # so that the recursion stays shallow
+    assert sum(chunks) + PASS_ROWS * len(chunks) == least(tokens, sizes)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunks"),
+    [(0, []), (1, [1]), (2, [4]), (5, [4, 1]), (9, [32]), (36, [32, 4]), (513, [512, 1]), (2048, [512] * 4)],
+)
+def test_cuts(tokens, chunks):
+    assert chunk_rows(tokens) == chunks
+
+
+# ---- files
+
+
+def test_files_that_are_no_models(tmp_path, family_path):
+    with pytest.raises(ModelError, match=r"none\.gguf: can't be read: No such file"):
+        jackfield_llm.load(tmp_path / "none.gguf")
+    with pytest.raises(jf.Error):
+        jackfield_llm.load(tmp_path)
+    empty = tmp_path / "empty.gguf"
+    empty.touch()
+    with pytest.raises(jf.errors.GGUFError):
+        jackfield_llm.load(empty)
+    whole = family_path("llama").read_bytes()
+    short = tmp_path / "short.gguf"
+    short.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(jf.errors.GGUFError, match=r"short\.gguf"):
+        jackfield_llm.load(str(short), "reference")
+
+
+def test_a_file_without_a_vocabulary(family_path, monkeypatch):
+    file = jf.gguf.open(family_path("llama"))
+    words = {k: v for k, v in file.metadata.items() if not k.startswith("tokenizer.")}
+    monkeypatch.setattr(jackfield_llm.model, "_opened", lambda _: families.Changed(words, dict(file.tensors)))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.model"):
+        jackfield_llm.load("x", "reference")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"context": 0}, {"context": -1}, {"context": 2.5}, {"context": True}, {"cache_dtype": "q8_0"}]
+)
+def test_wrong_wishes(wrong, family_path):
+    ((key, value),) = wrong.items()
+    with pytest.raises(ModelError, match=f"{key} {value!r}: must be"):
+        jackfield_llm.load(family_path("llama"), "reference", **wrong)
+
+
+def test_a_device_that_is_not_there(family_path):
+    with pytest.raises(jf.errors.DeviceNameError, match="nosuch"):
+        jackfield_llm.load(family_path("llama"), "nosuch")
+    with pytest.raises(jf.errors.PlanError, match="policy"):
+        jackfield_llm.load(family_path("llama"), "reference", policy="perhaps")
+
+
+def test_a_failed_load_closes_the_file(family_path, monkeypatch):
+    opened = []
+    real = jackfield_llm.model._opened
+    monkeypatch.setattr(jackfield_llm.model, "_opened", lambda path: opened.append(real(path)) or opened[0])
+    with pytest.raises(jf.errors.DeviceNameError):
+        jackfield_llm.load(family_path("llama"), "nosuch")
+    with pytest.raises(jf.errors.GGUFError, match="closed"):
+        _ = next(iter(opened[0].tensors.values())).data
+
+
+def test_closing(family_path):
+    with jackfield_llm.load(family_path("llama"), "reference", context=8) as model:
+        assert model.logits([1, 2]).shape == (2, 320)
+    model.close()
+    with pytest.raises(jf.errors.PlanError, match="closed"):
+        model.logits([1])
+    assert model.device_names == "reference:0"
+
+
+def test_a_context_the_model_was_not_made_for_is_told(family_path, caplog):
+    with (
+        caplog.at_level(logging.WARNING, "jackfield"),
+        jackfield_llm.load(family_path("llama"), "reference", context=129) as model,
+    ):
+        assert model.context == 129
+    assert "a context of 129 is longer than the 128 tokens" in caplog.text
+
+
+def test_the_default_context_is_the_model_s_up_to_4096(family_path, monkeypatch):
+    with jackfield_llm.load(family_path("llama"), "reference") as model:
+        assert model.context == 128
+    file = jf.gguf.open(family_path("llama"))
+    long = {**file.metadata, "llama.context_length": 100_000}
+    monkeypatch.setattr(jackfield_llm.model, "_opened", lambda _: families.Changed(long, dict(file.tensors)))
+    with jackfield_llm.load("x", "reference") as model:
+        assert model.context == 4096
+
+
+# ---- tokens
+
+
+def test_shapes_and_dtypes(model):
+    logits = model.logits([1, 2, 3])
+    assert (logits.shape, logits.dtype) == ((3, 320), np.float32)
+    assert model.logits([]).shape == (0, 320)
+    assert model.prefill([4, 5]).shape == (320,)
+    assert model.decode(6).shape == (320,)
+    assert model.cached == (4, 5, 6)
+    assert model.logits(np.array([1, 2])).shape == (2, 320)
+    assert model.cached == (1, 2)
+
+
+@pytest.mark.parametrize("ids", [[320], [-1], [5, 10**12]])
+def test_a_token_outside_the_vocabulary(ids, model):
+    for call in (model.logits, model.prefill, model.advance, model.answer):
+        with pytest.raises(ModelError, match=f"token {ids[-1]} lies outside the vocabulary of 320"):
+            call(ids)
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["a"], "text", [None], 3, None])
+def test_what_is_no_list_of_tokens(ids, model):
+    for call in (model.logits, model.prefill, model.advance, model.answer):
+        with pytest.raises(ModelError, match="must be a list of whole numbers"):
+            call(ids)
+
+
+def test_no_tokens(model):
+    for call in (model.prefill, model.advance):
+        with pytest.raises(ModelError, match="no tokens to evaluate"):
+            call([])
+
+
+def test_what_is_refused_leaves_the_cache_alone(model):
+    model.prefill([1, 2, 3])
+    for call, ids in ((model.logits, [400]), (model.prefill, [400]), (model.advance, [400]), (model.logits, [1] * 65)):
+        with pytest.raises((ModelError, ContextOverflow)):
+            call(ids)
+        assert model.cached == (1, 2, 3)
+
+
+def test_the_context_is_full_to_the_last_token(model):
+    model.prefill([1] * 63)
+    model.decode(2)
+    with pytest.raises(ContextOverflow, match="65 tokens do not fit the context of 64"):
+        model.decode(2)
+    assert len(model.cached) == 64
+    model.reset(10)
+    assert model.cached == (1,) * 10
+    assert families.nmse(model.decode(5), model.logits([1] * 10 + [5])[-1]) < 1e-5
+
+
+@settings(max_examples=12)  # numpy evaluates some hundred tokens in each
+@given(
+    kept=st.lists(st.integers(0, 319), max_size=30),
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    seed=st.integers(0, 9),
+)
+def test_whatever_came_before_the_logits_are_those_of_the_text(kept, cuts, seed, shared):
+    """Old columns beyond the text are in the cache, padded rows are in the plans: none of it may be seen."""
+    ids = np.random.default_rng(seed).integers(0, 320, sum(cuts)).tolist()[:64]
+    shared.reset()
+    if kept:
+        shared.prefill(kept)
+    shared.reset()
+    last = None
+    for cut in cuts:
+        part = ids[len(shared.cached) : len(shared.cached) + cut]
+        last = shared.prefill(part) if part else last
+    assert families.nmse(last, shared.logits(ids)[-1]) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def shared(family_path):
+    with jackfield_llm.load(family_path("gemma3"), "reference", context=64, cache_dtype="f32") as model:
+        yield model
+
+
+# ---- where it runs
+
+
+def test_pins_and_policy(family_path):
+    """Layer 0 here, layer 1 there, by the names of weights and caches."""
+    with (
+        jf.sim(parts=2),
+        jackfield_llm.load(
+            family_path("qwen3"),
+            "sim:0:0+sim:0:1",
+            context=16,
+            policy="strict",
+            pins={r"(blk\.0\..*|[kv]0)": "sim:0:0", r"(blk\.1\..*|[kv]1)": "sim:0:1"},
+        ) as model,
+        jackfield_llm.load(family_path("qwen3"), "reference", context=16) as plain,
+    ):
+        assert model.session.states["k0"].device == model.session.states["v0"].device == "sim:0:0"
+        assert model.session.states["k1"].device == "sim:0:1"
+        assert model.device_names.count("sim") == 2
+        assert "sim:0:1" in model.explain()
+        assert families.nmse(model.logits([5, 6, 7]), plain.logits([5, 6, 7])) < 1e-9
+
+
+def test_text_and_back(model):
+    ids = model.tokenize("the <|end|> rain")
+    assert model.detokenize(ids) == "the <|end|> rain"
+    ids = model.tokenize("the <|end|> rain", special=True)
+    assert 1 in ids
+    assert model.detokenize(ids, skip_special=True) == "the  rain"
