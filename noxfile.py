@@ -15,7 +15,9 @@ def lint(session: nox.Session) -> None:
     """Style of Python and C++."""
     session.run("uv", "run", "ruff", "check", external=True)
     session.run("uv", "run", "ruff", "format", "--check", external=True)
-    session.run("bash", "-c", "git ls-files '*.cpp' '*.h' | xargs uv run clang-format --dry-run --Werror", external=True)
+    session.run(
+        "bash", "-c", "git ls-files '*.cpp' '*.h' | xargs uv run clang-format --dry-run --Werror", external=True
+    )
 
 
 @nox.session

@@ -29,8 +29,8 @@ def main() -> None:
     oracle = jf.Session(device="reference").compile(outputs)(**feeds)
     for number, (a, b) in enumerate(zip(ours, oracle, strict=True)):
         assert a.shape == b.shape and a.dtype == b.dtype, (number, a.shape, b.shape)
-        a, b = a.astype(np.float64), b.astype(np.float64)
-        assert np.square(a - b).sum() <= 5e-4 * np.square(b).sum(), f"output {number}: {a} for {b}"
+        got, want = a.astype(np.float64), b.astype(np.float64)
+        assert np.square(got - want).sum() <= 5e-4 * np.square(want).sum(), f"output {number}: {a} for {b}"
     (arch,) = {d.target.arch for d in _cpu_devices()}
     sys.stdout.write(f"level {arch}\n")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jackfield_cpu.backend import CpuBackend
-
 from jackfield import ops
 from jackfield.conformance import claims
 from jackfield.op import OPS
+from jackfield_cpu.backend import CpuBackend
 
 FILE = Path(__file__).parents[2] / "plugins" / "cpu" / "claims.txt"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import textwrap
+import threading
 
 import numpy as np
 import pytest
-from jackfield_cpu import _native
-from jackfield_cpu.backend import CpuBackend
-from jackfield_cpu.settings import default_threads
 
 import jackfield as jf
 from jackfield import ops
 from jackfield.backend import Usage
 from jackfield.errors import BadIndex, OutOfMemory
+from jackfield_cpu import _native
+from jackfield_cpu.backend import CpuBackend
+from jackfield_cpu.system import default_threads, host_memory
 
 
 def python(code, **env):
@@ -79,7 +79,7 @@ def test_more_workers_than_work_give_the_same_bits():
 def test_a_bad_index_is_reported_and_the_plan_goes_on():
     table = jf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
     plan = jf.compile(ops.take_rows(table, jf.input("ids", (2,), jf.i32)), device="cpu", policy="strict")
-    with pytest.raises(BadIndex, match=r"\[take_rows\] rows holds 9"):
+    with pytest.raises(BadIndex, match=r"\[take_rows\] rows holds the index 9, which lies outside its axis"):
         plan(ids=np.array([1, 9], np.int32))
     np.testing.assert_array_equal(plan(ids=np.array([1, 3], np.int32)), [[3, 4, 5], [9, 10, 11]])
 
@@ -118,14 +118,47 @@ def test_the_default_is_at_most_the_cores_this_process_may_use():
 
 
 def test_a_container_quota_caps_the_threads(monkeypatch):
-    from jackfield_cpu import settings
+    from jackfield_cpu import system
 
-    monkeypatch.setattr(settings.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(settings, "_siblings", lambda cpu: f"{cpu // 2}")
-    monkeypatch.setattr(settings, "_quota", lambda: None)
+    monkeypatch.setattr(system.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(system, "_siblings", lambda cpu: f"{cpu // 2}")
+    monkeypatch.setattr(system, "_quota", lambda: None)
     assert default_threads() == 4  # two hardware threads a core count once
-    monkeypatch.setattr(settings, "_quota", lambda: 3)
+    monkeypatch.setattr(system, "_quota", lambda: 3)
     assert default_threads() == 3
+
+
+def test_threads_that_cannot_start_are_an_error_and_end_cleanly():
+    out = python(
+        """
+        import resource
+        import jackfield as jf
+        from jackfield_cpu.backend import CpuBackend
+        CpuBackend()
+        grown = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (grown + (200 << 20), -1))
+        try:
+            CpuBackend().devices()
+        except jf.errors.DeviceError as e:
+            print(e)
+        """,
+        JACKFIELD_CPU_THREADS="1024",
+    )
+    assert out.startswith("cpu:0: 1024 threads could not be started") and out.endswith("lower JACKFIELD_CPU_THREADS")
+
+
+def test_free_memory_is_that_of_now_and_within_a_container():
+    memory = host_memory()
+    assert 0 < memory.free <= memory.total
+    (device,) = CpuBackend().devices()
+    assert device.memory.total == memory.total
+
+
+def test_an_isolated_interpreter_ignores_the_environment():
+    code = "from jackfield_cpu.settings import read_settings; print(read_settings().threads)"
+    env = os.environ | {"JACKFIELD_CPU_THREADS": "77"}
+    done = subprocess.run([sys.executable, "-I", "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() != "77"
 
 
 def test_a_forked_child_is_told_so():
@@ -181,9 +214,8 @@ def test_threads_beside_each_other_never_mix_results():
     wrong = []
 
     def work(clone, value):
-        for _ in range(50):
-            if not (clone(x=np.full((64, 64), value, np.float32)) == 2 * value * value).all():
-                wrong.append(value)
+        a = np.full((64, 64), value, np.float32)
+        wrong.extend(value for _ in range(50) if not (clone(x=a) == 2 * value * value).all())
 
     threads = [threading.Thread(target=work, args=(plan.clone(), float(i))) for i in range(1, 9)]
     for t in threads:

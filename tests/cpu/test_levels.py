@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from jackfield.errors import Unavailable
 from jackfield_cpu import _native
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.settings import choose_level, read_settings
-
-from jackfield.errors import Unavailable
 
 PROBE = Path(__file__).with_name("baseline_probe.py")
 HAS = [name for name, lacks in _native.levels() if not lacks]

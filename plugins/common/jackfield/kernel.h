@@ -16,8 +16,24 @@ namespace jackfield {
 
 // Numbers are private to one wheel; names are those of the core's dtypes.
 enum DType : int32_t {
-    F32, F16, BF16, F64, I8, U8, I16, I32, I64, BOOL,
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K,
+    F32,
+    F16,
+    BF16,
+    F64,
+    I8,
+    U8,
+    I16,
+    I32,
+    I64,
+    BOOL,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4_K,
+    Q5_K,
+    Q6_K,
     DTYPES
 };
 
@@ -26,12 +42,12 @@ constexpr int MAX_OPERANDS = 8, MAX_ATTRS = 16, RANK = 4;
 // A tensor as a kernel sees it: always four axes, missing leading ones have extent 1. The last axis is index 3.
 // Strides are bytes; on the last axis of a block dtype, bytes of one block. Extents count elements.
 struct View {
-    char* data;          // null: the optional operand is absent (or, in why_not, always null: ask `present`)
+    char* data;  // null: the optional operand is absent (or, in why_not, always null: ask `present`)
     DType dtype;
-    int32_t rank;        // of the tensor in the graph, 0 to 4
-    int32_t layout;      // 0 plain, else the number of a packing, see Packer
+    int32_t rank;    // of the tensor in the graph, 0 to 4
+    int32_t layout;  // 0 plain, else the number of a packing, see Packer
     bool present;
-    bool constant;       // fixed data: safe to look at when a step is bound
+    bool constant;  // fixed data: safe to look at when a step is bound
     int64_t shape[RANK];
     int64_t stride[RANK];
 
@@ -45,17 +61,17 @@ struct View {
 struct Attr {
     double number;
     int64_t integer;
-    const char* text;    // null unless the attribute is text (a dtype's name, a mode)
-    int32_t count;       // tuple: how many; else 0
-    bool absent;         // None
+    const char* text;  // null unless the attribute is text (a dtype's name, a mode)
+    int32_t count;     // tuple: how many; else 0
+    bool absent;       // None
     double numbers[RANK];
 };
 
 // What a kernel found in data. Written once, by whoever is first; read by Program.check().
 struct Fault {
-    int32_t code;        // 0 none, 1 bad index, 2 non-finite value met by a block encoder
-    int32_t operand;     // index of the operand that held it
-    int64_t value;       // the first offending index or block
+    int32_t code;     // 0 none, 1 bad index, 2 non-finite value met by a block encoder
+    int32_t operand;  // index of the operand that held it
+    int64_t value;    // the first offending index or block
 };
 enum FaultCode : int32_t { FAULT_NONE, FAULT_INDEX, FAULT_NONFINITE };
 
@@ -65,21 +81,24 @@ struct Step {
     View in[MAX_OPERANDS];
     Attr attr[MAX_ATTRS];
     int32_t n_in, n_attr;
-    Fault* fault;                 // never null in run
-    void (*call)(const Step&);    // free for `bind`: what `run` should jump to
-    int64_t note[8];              // free for `bind`: figures worked out once
+    Fault* fault;               // never null in run
+    void (*call)(const Step&);  // free for `bind`: what `run` should jump to
+    int64_t note[8];            // free for `bind`: figures worked out once
 };
 
-// The workers that make one step together. Every worker calls run() with its own Team; count may exceed the pieces of work.
+// The workers that make one step together. Every worker calls run() with its own Team; count may exceed the pieces of
+// work.
 struct Team {
     int32_t index, count;
-    char* scratch;                                // work memory shared by all workers of the step, 64-byte aligned
+    char* scratch;  // work memory shared by all workers of the step, 64-byte aligned
     int64_t scratch_nbytes;
     void* pool;
     void (*barrier_)(void* pool, int32_t count);  // wait for all workers of the step
     int64_t (*next_)(void* pool);                 // 0, 1, 2, ...: each number once, from one counter for all workers
 
-    JF_INLINE void barrier() const { if (count > 1) barrier_(pool, count); }
+    JF_INLINE void barrier() const {
+        if (count > 1) barrier_(pool, count);
+    }
     JF_INLINE int64_t next() const { return next_(pool); }
 };
 
@@ -98,7 +117,8 @@ struct Words {
         int at = 24;
         digits[--at] = 0;
         uint64_t rest = n < 0 ? 0 - uint64_t(n) : uint64_t(n);
-        do digits[--at] = char('0' + rest % 10); while (rest /= 10);
+        do digits[--at] = char('0' + rest % 10);
+        while (rest /= 10);
         if (n < 0) digits[--at] = '-';
         return *this << (digits + at);
     }
@@ -109,22 +129,24 @@ enum Reads : int32_t { DENSE, ROWS, ANY };  // how an operand may arrive: no gap
 
 constexpr uint64_t bit(DType d) { return uint64_t(1) << d; }
 constexpr uint64_t FLOATS = bit(F32) | bit(F16) | bit(BF16);
-constexpr uint64_t BLOCKS = bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0) | bit(Q4_K) | bit(Q5_K) | bit(Q6_K);
+constexpr uint64_t BLOCKS =
+    bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0) | bit(Q4_K) | bit(Q5_K) | bit(Q6_K);
 
 // One operand as the kernel takes it: its name in the op's declaration, how it may be strided, which dtypes.
 struct Operand {
     const char* name;
     Reads reads;
-    uint64_t dtypes;              // set of bit(DType)
-    uint64_t layouts = 0;         // set of 1 << packing number, for packed constants
+    uint64_t dtypes;       // set of bit(DType)
+    uint64_t layouts = 0;  // set of 1 << packing number, for packed constants
 };
 
 // A packing of a constant. Number n of a wheel is entry n - 1 of its table of packers.
 struct Packer {
-    const char* name;                                              // becomes Spec.layout
-    bool (*takes)(const View& plain);                              // dtype and extents fit
-    int64_t (*nbytes)(const View& plain);                          // of the packed form
-    void (*pack)(const View& plain, const char* from, char* to, int64_t part, int64_t parts);    // part of parts, for threads
+    const char* name;                      // becomes Spec.layout
+    bool (*takes)(const View& plain);      // dtype and extents fit
+    int64_t (*nbytes)(const View& plain);  // of the packed form
+    void (*pack)(const View& plain, const char* from, char* to, int64_t part,
+                 int64_t parts);  // part of parts, for threads
     void (*unpack)(const View& plain, const char* from, char* to, int64_t part, int64_t parts);  // null: one way
 };
 
@@ -134,12 +156,12 @@ struct Kernel {
     int32_t n_operands;
     const char* const* attributes;
     int32_t n_attributes;
-    uint64_t results;                                              // dtypes of the result
-    bool (*why_not)(const Step&, Words&);                          // true: refused, the words say why; null: never
-    void (*run)(const Step&, const Team&);                         // results may be strided: honour out.stride
-    int32_t (*workers)(const Step&, int32_t most);                 // null: one below 64 Ki elements of result, else most
-    int64_t (*scratch)(const Step&, int32_t workers);              // bytes of Team.scratch; null: none
-    void (*bind)(Step&);                                           // null; once per compiled step, addresses are final
+    uint64_t results;                                  // dtypes of the result
+    bool (*why_not)(const Step&, Words&);              // true: refused, the words say why; null: never
+    void (*run)(const Step&, const Team&);             // results may be strided: honour out.stride
+    int32_t (*workers)(const Step&, int32_t most);     // null: one below 64 Ki elements of result, else most
+    int64_t (*scratch)(const Step&, int32_t workers);  // bytes of Team.scratch; null: none
+    void (*bind)(Step&);                               // null; once per compiled step, addresses are final
 };
 
 // Spread n pieces over the workers as evenly as can be; a worker may get none.
@@ -163,11 +185,19 @@ static JF_INLINE void set_fault(const Step& s, FaultCode code, int32_t operand, 
 
 // The one line that makes a kernel known: JF_KERNEL(softmax, ...fields of Kernel after `op`...). A constant, so that no
 // code of a richer instruction set runs while the library loads. The file's stem is the op's name.
-#define JF_KERNEL(name, operands_, attributes_, results_, why_not_, run_, workers_, scratch_, bind_)                     \
-    namespace jackfield::JF_LEVEL {                                                                                      \
-    extern const Kernel name;                                                                                            \
-    constexpr Kernel name{#name, operands_, int32_t(sizeof(operands_) / sizeof(Operand)), attributes_,                   \
-                          int32_t(sizeof(attributes_) / sizeof(const char*)) - 1, results_, why_not_, run_, workers_,    \
-                          scratch_, bind_};                                                                              \
+#define JF_KERNEL(name, operands_, attributes_, results_, why_not_, run_, workers_, scratch_, bind_) \
+    namespace jackfield::JF_LEVEL {                                                                  \
+    extern const Kernel name;                                                                        \
+    constexpr Kernel name{#name,                                                                     \
+                          operands_,                                                                 \
+                          int32_t(sizeof(operands_) / sizeof(Operand)),                              \
+                          attributes_,                                                               \
+                          int32_t(sizeof(attributes_) / sizeof(const char*)) - 1,                    \
+                          results_,                                                                  \
+                          why_not_,                                                                  \
+                          run_,                                                                      \
+                          workers_,                                                                  \
+                          scratch_,                                                                  \
+                          bind_};                                                                    \
     }
 // attributes_ is an array of names that ends with nullptr, so that an op without attributes has a list too.

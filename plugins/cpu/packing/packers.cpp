@@ -11,13 +11,15 @@ int64_t matrices(const View& w) { return w.shape[0] * w.shape[1]; }
 int64_t nbytes(const View& w) { return matrices(w) * packed_nbytes(w.dtype, w.shape[2], w.shape[3]); }
 
 bool takes(const View& w) {
-    if (!((BLOCKS | FLOATS) & bit(w.dtype)) || w.rank < 2 || !w.size() || w.last() % block_length(w.dtype)) return false;
+    if (!((BLOCKS | FLOATS) & bit(w.dtype)) || w.rank < 2 || !w.size() || w.last() % block_length(w.dtype))
+        return false;
     const int64_t plain = w.rows() * row_nbytes(w.dtype, w.last()), more = nbytes(w) - plain;
     return more <= MOST_PADDING_NBYTES || more <= plain / 16;
 }
 
 // Groups are numbered over all matrices; calls `f(matrix, group of it)` for a part of them.
-template <class F> void each_group(const View& w, int64_t part, int64_t parts, F f) {
+template <class F>
+void each_group(const View& w, int64_t part, int64_t parts, F f) {
     const int64_t groups = groups_of(w.shape[2]), all = matrices(w) * groups;
     for (int64_t i = all * part / parts; i < all * (part + 1) / parts; i++) f(i / groups, i % groups);
 }

@@ -20,9 +20,9 @@ struct Level {
     bool usable() const { return lacks.empty(); }
 };
 
-const std::vector<Level>& levels();                       // best first
-const Level* find_level(const std::string& name);         // or null
+const std::vector<Level>& levels();                              // best first
+const Level* find_level(const std::string& name);                // or null
 const Kernel* find_kernel(const Level&, const std::string& op);  // or null
-const Kernel* base_kernel(const std::string& op);         // safe to ask on any machine
+const Kernel* base_kernel(const std::string& op);                // safe to ask on any machine
 
 }  // namespace jackfield

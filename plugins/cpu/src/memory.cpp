@@ -35,8 +35,10 @@ Memory::Memory(size_t nbytes, bool huge_pages) : nbytes_(nbytes) {
 }
 
 void Memory::free() {
-    if (mapped_) munmap(block_, mapped_);
-    else std::free(block_);
+    if (mapped_)
+        munmap(block_, mapped_);
+    else
+        std::free(block_);
     block_ = nullptr;
     mapped_ = 0;
     data_ = nullptr;

@@ -20,8 +20,8 @@ extern const Packer* const packers[];  // ends with a null; packing n of View.la
 
 namespace {
 
-const char* const DTYPE_NAMES[DTYPES] = {"f32", "f16", "bf16", "f64", "i8", "u8", "i16", "i32", "i64", "bool",
-                                         "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"};
+const char* const DTYPE_NAMES[DTYPES] = {"f32",  "f16",  "bf16", "f64",  "i8",   "u8",   "i16",  "i32",  "i64",
+                                         "bool", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"};
 
 struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -78,7 +78,8 @@ Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
         for (size_t i = 0; i < parts.size(); ++i) attr.numbers[i] = parts[i].cast<double>();
     } else {
         attr.number = value.cast<double>();
-        attr.integer = py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value) ? value.cast<int64_t>() : int64_t(attr.number);
+        attr.integer = py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value) ? value.cast<int64_t>()
+                                                                                           : int64_t(attr.number);
     }
     return attr;
 }
@@ -90,7 +91,8 @@ std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
     Step& step = bound->step;
     step.out = view_of(from[1]);
     const py::list operands = from[2], attrs = from[3];
-    if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS)) throw Unsupported("too many operands or attributes");
+    if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS))
+        throw Unsupported("too many operands or attributes");
     bound->texts.reserve(attrs.size());  // Step points into it: it must not move
     for (const py::handle operand : operands)
         step.in[step.n_in++] = operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand));
@@ -132,7 +134,8 @@ py::list layouts_of(uint64_t layouts) {
     return names;
 }
 
-// op -> (operands [(name, reads, dtypes, layouts)], attributes, results); from the baseline, which every machine can read
+// op -> (operands [(name, reads, dtypes, layouts)], attributes, results); from the baseline, which every machine can
+// read
 py::dict kernel_table() {
     static const char* const READS[] = {"dense", "rows", "any"};
     py::dict table;
@@ -178,11 +181,13 @@ py::list packings(const py::tuple& constant) {
 
 using PackPart = void (*)(const View&, const char*, char*, int64_t, int64_t);
 
-void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& from, const py::buffer& to, int64_t from_nbytes, int64_t to_nbytes) {
+void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& from, const py::buffer& to,
+               int64_t from_nbytes, int64_t to_nbytes) {
     const py::buffer_info source = from.request(), target = to.request(true);
     if (source.size * source.itemsize != from_nbytes || target.size * target.itemsize != to_nbytes)
-        throw py::value_error("pack: " + std::to_string(source.size * source.itemsize) + " bytes to " + std::to_string(target.size * target.itemsize) +
-                              ", must be " + std::to_string(from_nbytes) + " to " + std::to_string(to_nbytes));
+        throw py::value_error("pack: " + std::to_string(source.size * source.itemsize) + " bytes to " +
+                              std::to_string(target.size * target.itemsize) + ", must be " +
+                              std::to_string(from_nbytes) + " to " + std::to_string(to_nbytes));
     const char* in = static_cast<const char*>(source.ptr);
     char* out = static_cast<char*>(target.ptr);
     const int64_t parts = pool.size();
@@ -190,15 +195,19 @@ void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& fr
     pool.run(int(parts), [&](int index) { part(view, in, out, index, parts); });
 }
 
-int64_t plain_nbytes(const View& view, int64_t block, int64_t block_nbytes) { return view.size() / block * block_nbytes; }
+int64_t plain_nbytes(const View& view, int64_t block, int64_t block_nbytes) {
+    return view.size() / block * block_nbytes;
+}
 
-void pack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes, const py::buffer& plain, const py::buffer& packed) {
+void pack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
+          const py::buffer& plain, const py::buffer& packed) {
     const View view = view_of(constant);
     const Packer& packer = packer_of(layout);
     pack_with(pool, packer.pack, view, plain, packed, plain_nbytes(view, block, block_nbytes), packer.nbytes(view));
 }
 
-void unpack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes, const py::buffer& packed, const py::buffer& plain) {
+void unpack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
+            const py::buffer& packed, const py::buffer& plain) {
     const View view = view_of(constant);
     const Packer& packer = packer_of(layout);
     if (!packer.unpack) throw Unsupported("layout " + layout + " can't be unpacked");
@@ -211,8 +220,8 @@ constexpr py::ssize_t LONG_COPY = 64 * 1024;  // bytes from which giving up the 
 
 void check_range(const Memory& memory, int64_t offset, py::ssize_t nbytes) {
     if (!memory.data() || offset < 0 || nbytes < 0 || size_t(offset) + size_t(nbytes) > memory.nbytes())
-        throw py::value_error("bytes " + std::to_string(offset) + " to " + std::to_string(offset + nbytes) + " of a buffer of " +
-                              std::to_string(memory.nbytes()));
+        throw py::value_error("bytes " + std::to_string(offset) + " to " + std::to_string(offset + nbytes) +
+                              " of a buffer of " + std::to_string(memory.nbytes()));
 }
 
 void copy_bytes(void* to, const void* from, py::ssize_t nbytes) {
@@ -227,7 +236,8 @@ void copy_bytes(void* to, const void* from, py::ssize_t nbytes) {
 struct Contiguous {  // the bytes of a buffer object, without pybind11's allocations
     Py_buffer info;
     Contiguous(const py::handle& object, bool writable) {
-        if (PyObject_GetBuffer(object.ptr(), &info, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) throw py::error_already_set();
+        if (PyObject_GetBuffer(object.ptr(), &info, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
+            throw py::error_already_set();
     }
     ~Contiguous() { PyBuffer_Release(&info); }
 };
@@ -251,8 +261,8 @@ std::unique_ptr<Memory> borrow(const py::handle& data) {
 
 // ---- programs
 
-std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& steps, uintptr_t scratch,
-                                      int64_t scratch_nbytes) {
+std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& steps,
+                                      uintptr_t scratch, int64_t scratch_nbytes) {
     const Level& level = usable_level(level_name);
     std::vector<std::unique_ptr<BoundStep>> bound;
     for (const py::handle item : steps) {
@@ -261,9 +271,11 @@ std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::str
         bound.push_back(bind(from, kernel));
         const int64_t wanted = scratch_of(kernel, bound.back()->step, pool->size());
         if (wanted > scratch_nbytes)
-            throw Unsupported(bound.back()->op + " needs " + std::to_string(wanted) + " bytes of scratch, got " + std::to_string(scratch_nbytes));
+            throw Unsupported(bound.back()->op + " needs " + std::to_string(wanted) + " bytes of scratch, got " +
+                              std::to_string(scratch_nbytes));
     }
-    return std::make_unique<Program>(std::move(pool), std::move(bound), reinterpret_cast<char*>(scratch), scratch_nbytes);
+    return std::make_unique<Program>(std::move(pool), std::move(bound), reinterpret_cast<char*>(scratch),
+                                     scratch_nbytes);
 }
 
 py::object take_fault(Program& program) {
@@ -291,7 +303,8 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
         .def_property_readonly("forked", &Pool::forked);
     py::class_<Memory>(m, "Memory")
         .def(py::init<size_t, bool>())
-        .def_property_readonly("address", [](const Memory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
+        .def_property_readonly("address",
+                               [](const Memory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
         .def_property_readonly("nbytes", &Memory::nbytes)
         .def("write", &write)
         .def("read", &read)

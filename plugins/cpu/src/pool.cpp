@@ -60,7 +60,12 @@ static void watch_forks() {
 Pool::Pool(int workers) : size_(workers < 1 ? 1 : workers), born_((watch_forks(), fork_generation.load())) {
     for (int n = 0; n <= size_; ++n) barriers_.push_back(std::make_unique<Barrier>(n < 1 ? 1 : n));
     threads_.reserve(size_t(size_ - 1));
-    for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { loop(i); });
+    try {
+        for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { loop(i); });
+    } catch (...) {  // a limit on threads or memory: those that started must end before the vector goes
+        stop();
+        throw;
+    }
 }
 
 Pool::~Pool() {
@@ -68,6 +73,10 @@ Pool::~Pool() {
         for (std::thread& t : threads_) t.detach();
         return;
     }
+    stop();
+}
+
+void Pool::stop() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_ = true;
@@ -75,6 +84,7 @@ Pool::~Pool() {
     }
     wake_.notify_all();
     for (std::thread& t : threads_) t.join();
+    threads_.clear();
 }
 
 bool Pool::forked() const { return fork_generation.load(std::memory_order_relaxed) != born_; }

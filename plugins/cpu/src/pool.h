@@ -27,7 +27,9 @@ public:
             await(phase);
         }
     }
-    void wait() { wait([] {}); }
+    void wait() {
+        wait([] {});
+    }
 
 private:
     void release(uint32_t phase);
@@ -41,7 +43,7 @@ private:
 
 class Pool {
 public:
-    explicit Pool(int workers);
+    explicit Pool(int workers);  // throws std::system_error when the system starts no more threads
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
@@ -56,6 +58,7 @@ public:
 
 private:
     void loop(int index);
+    void stop();
 
     const int size_;
     const uint64_t born_;  // fork generation

@@ -16,8 +16,13 @@ int64_t scratch_of(const Kernel& kernel, const Step& step, int most) {
     return kernel.scratch ? kernel.scratch(step, workers_of(kernel, step, most)) : 0;
 }
 
-Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch, int64_t scratch_nbytes)
-    : pool_(std::move(pool)), steps_(std::move(steps)), faults_(steps_.size()), scratch_(scratch), scratch_nbytes_(scratch_nbytes) {
+Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch,
+                 int64_t scratch_nbytes)
+    : pool_(std::move(pool)),
+      steps_(std::move(steps)),
+      faults_(steps_.size()),
+      scratch_(scratch),
+      scratch_nbytes_(scratch_nbytes) {
     for (size_t i = 0; i < steps_.size(); ++i) {
         BoundStep& bound = *steps_[i];
         bound.step.fault = &faults_[i];
@@ -25,8 +30,10 @@ Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundSt
         if (bound.kernel->bind) bound.kernel->bind(bound.step);
         const int workers = workers_of(*bound.kernel, bound.step, pool_->size());
         team_ = std::max(team_, workers);
-        if (workers == 1 && !segments_.empty() && segments_.back().workers == 1 && segments_.back().end == i) segments_.back().end = i + 1;
-        else segments_.push_back({i, i + 1, workers});
+        if (workers == 1 && !segments_.empty() && segments_.back().workers == 1 && segments_.back().end == i)
+            segments_.back().end = i + 1;
+        else
+            segments_.push_back({i, i + 1, workers});
     }
 }
 

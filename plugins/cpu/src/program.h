@@ -22,7 +22,8 @@ int64_t scratch_of(const Kernel&, const Step&, int most);
 
 class Program {
 public:
-    Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch, int64_t scratch_nbytes);
+    Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch,
+            int64_t scratch_nbytes);
     void run();
     // The first step whose kernel met bad data since the last call, or null; clears all.
     const BoundStep* take_fault(Fault* fault);

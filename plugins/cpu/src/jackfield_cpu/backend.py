@@ -19,7 +19,7 @@ from jackfield.backend import (
 )
 
 from . import _native
-from .device import CpuDevice
+from .device import MOST_ANSWERS, CpuDevice
 from .settings import read_settings
 from .steps import TABLE, operand_order, step_tuple, view_tuple
 
@@ -58,6 +58,8 @@ class CpuBackend(Backend):
 
     def why_not(self, step: Step, target: Target) -> Reason | None:
         if step not in self._refusals:
+            if len(self._refusals) >= MOST_ANSWERS:
+                self._refusals.clear()
             text = _native.why_not(step_tuple(step))
             self._refusals[step] = Reason(f"{step.op}: {text}") if text else None
         return self._refusals[step]

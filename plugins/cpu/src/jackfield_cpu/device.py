@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from jackfield.backend import (
     BadIndex,
@@ -23,8 +22,11 @@ from jackfield.backend import (
 
 from . import _native
 from .steps import OPERANDS, placed_tuple, step_tuple
+from .system import host_memory
 
 __all__ = ["CpuDevice", "CpuProgram"]
+
+MOST_ANSWERS = 8192  # remembered answers about steps; a process that builds graphs for ever must not grow for ever
 
 
 class CpuDevice(Device):
@@ -33,9 +35,18 @@ class CpuDevice(Device):
     def __init__(self, name: str, target: Target, threads: int) -> None:
         self.name = name
         self.target = target
-        self.memory = _host_memory()
-        self.pool = _native.Pool(threads)
+        try:
+            self.pool = _native.Pool(threads)
+        except RuntimeError as e:
+            raise DeviceError(
+                f"{name}: {threads} threads could not be started ({e}); lower JACKFIELD_CPU_THREADS"
+            ) from e
         self._scratch: dict[Step, int] = {}
+
+    @property
+    def memory(self) -> Memory:  # type: ignore[override]
+        """Bytes of the machine, or of the container where that is less, and how many are free now."""
+        return host_memory()
 
     @property
     def threads(self) -> int:
@@ -66,13 +77,17 @@ class CpuDevice(Device):
     def _step_scratch(self, step: Step) -> int:
         nbytes = self._scratch.get(step)
         if nbytes is None:
+            if len(self._scratch) >= MOST_ANSWERS:
+                self._scratch.clear()
             nbytes = self._scratch[step] = _native.scratch(step_tuple(step), self.target.arch, self.threads)
         return nbytes
 
     def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
         self._must_be_here()
         steps = [placed for group in run for placed in group.steps]
-        address, nbytes = (scratch.buffer.address + scratch.offset, scratch.spec.nbytes) if scratch is not None else (0, 0)
+        address, nbytes = (
+            (scratch.buffer.address + scratch.offset, scratch.spec.nbytes) if scratch is not None else (0, 0)
+        )
         try:
             native = _native.Program(self.pool, self.target.arch, [placed_tuple(s) for s in steps], address, nbytes)
         except _native.Unsupported as e:
@@ -82,7 +97,9 @@ class CpuDevice(Device):
 
     def _must_be_here(self) -> None:
         if self.pool.forked:
-            raise ForkedError(f"{self.name} was opened by the parent process; start workers by spawn, or open it here anew")
+            raise ForkedError(
+                f"{self.name} was opened by the parent process; start workers by spawn, or open it here anew"
+            )
 
 
 class CpuProgram(Program):
@@ -105,15 +122,5 @@ class CpuProgram(Program):
             op, what, operand, value = fault
             name = OPERANDS[op][operand]
             if what == "index":
-                raise BadIndex(f"[{op}] {name} holds {value}, which lies outside")
+                raise BadIndex(f"[{op}] {name} holds the index {value}, which lies outside its axis")
             raise KernelError(f"[{op}] {name} holds NaN or inf in block {value}, which a block dtype can't store")
-
-
-def _host_memory() -> Memory:
-    """Bytes of the machine and of what is available, where the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return Memory()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
-    return Memory(kib.get("MemTotal", 0) * 1024, kib.get("MemAvailable", 0) * 1024)
