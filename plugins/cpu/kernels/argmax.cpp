@@ -1,7 +1,8 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"x", ROWS, FLOATS}};
 constexpr const char* const attributes[] = {"axis", nullptr};
@@ -14,7 +15,8 @@ bool why_not(const Step& s, Words& words) {
 }
 
 // The first NaN, else the first of the largest.
-template <DType D> JF_INLINE int32_t first_largest(const char* x, int64_t n) {
+template <DType D>
+JF_INLINE int32_t first_largest(const char* x, int64_t n) {
     constexpr int size = bytes_of<D>;
     vf top = splat(-__builtin_inff());
     vi bad{};
@@ -58,12 +60,14 @@ void run(const Step& s, const Team& team) {
                              : x.dtype == F16 ? first_largest<F16>(row, x.last())
                                               : first_largest<BF16>(row, x.last());
         // The result has lost the last axis: its axes 1 to 3 are axes 0 to 2 of x.
-        memcpy(out.data + walk.at[0] * out.stride[1] + walk.at[1] * out.stride[2] + walk.at[2] * out.stride[3], &best, 4);
+        memcpy(out.data + walk.at[0] * out.stride[1] + walk.at[1] * out.stride[2] + walk.at[2] * out.stride[3], &best,
+               4);
     }
 }
 
 int32_t workers(const Step& s, int32_t most) { return workers_for(s.in[0].size(), most); }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(argmax, operands, attributes, bit(I32), why_not, run, workers, nullptr, nullptr)

@@ -1,6 +1,7 @@
 #include "order.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"x", ROWS, bit(F32)}};
 constexpr const char* const attributes[] = {"descending", nullptr};
@@ -16,6 +17,7 @@ void run(const Step& s, const Team& team) {
     }
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(argsort, operands, attributes, bit(I32), nullptr, run, order_workers, order_scratch, nullptr)

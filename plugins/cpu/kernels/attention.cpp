@@ -3,12 +3,13 @@
 #include "attention_rows.h"
 #include "attention_tiles.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr uint64_t CACHES = bit(F32) | bit(F16) | bit(BF16);
-constexpr Operand operands[] = {{"q", ROWS, bit(F32)},   {"k", ROWS, CACHES},     {"v", ROWS, CACHES},
-                                {"mask", ROWS, bit(F32) | bit(F16)}, {"sinks", ANY, bit(F32)}, {"kv_rows", ANY, bit(I32)},
-                                {"kv_len", ANY, bit(I32)}};
+constexpr Operand operands[] = {
+    {"q", ROWS, bit(F32)},    {"k", ROWS, CACHES},        {"v", ROWS, CACHES},      {"mask", ROWS, bit(F32) | bit(F16)},
+    {"sinks", ANY, bit(F32)}, {"kv_rows", ANY, bit(I32)}, {"kv_len", ANY, bit(I32)}};
 // kv_limit is a hint about the mask: without it the result is the same. precision: all sums are f32 anyway.
 constexpr const char* const attributes[] = {"scale",         "causal",   "window",    "max_bias",
                                             "logit_softcap", "kv_limit", "precision", nullptr};
@@ -27,8 +28,10 @@ bool why_not(const Step& s, Words& words) {
 }
 
 void run(const Step& s, const Team& team) {
-    if (by_tiles(s)) Tiles(s).run(team);
-    else Rows(s).run(team);
+    if (by_tiles(s))
+        Tiles(s).run(team);
+    else
+        Rows(s).run(team);
 }
 
 int32_t workers(const Step& s, int32_t most) {
@@ -40,6 +43,7 @@ int64_t scratch(const Step& s, int32_t workers) {
     return by_tiles(s) ? Tiles(s).nbytes(workers) : Rows(s).nbytes(workers);
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(attention, operands, attributes, bit(F32), why_not, run, workers, scratch, nullptr)

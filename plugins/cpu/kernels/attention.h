@@ -4,7 +4,8 @@
 #include "slopes.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 enum { Q_, K_, V_, MASK_, SINKS_, KV_ROWS_, KV_LEN_ };
 enum { SCALE_, CAUSAL_, WINDOW_, MAX_BIAS_, SOFTCAP_ };
@@ -97,7 +98,8 @@ JF_INLINE Total with_sink(const Step& step, int64_t h, float m, float total) {
 }
 
 // The result's row: sums of weighted values, `step` floats apart, divided by the sum of weights; 0 where that is 0.
-inline void store_result(const Step& s, int64_t stream, int64_t t, int64_t h, const float* sums, int64_t step, Total total) {
+inline void store_result(const Step& s, int64_t stream, int64_t t, int64_t h, const float* sums, int64_t step,
+                         Total total) {
     const View& out = s.out;
     char* const to = out.data + stream * out.stride[0] + t * out.stride[1] + h * out.stride[2];
     const float f = total.all == 0 ? 0 : total.factor / total.all;
@@ -107,4 +109,5 @@ inline void store_result(const Step& s, int64_t stream, int64_t t, int64_t h, co
     }
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

@@ -4,7 +4,8 @@
 #pragma once
 #include "attention.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr int HEADS = W == 16 ? 4 : 2;  // query heads at a time: accumulators fit the registers
 
@@ -32,8 +33,9 @@ JF_INLINE void store_sums(const vf* x, float* to) {
 }
 
 // One query position: its heads lie `q_step` floats apart, padded with zeros to whole vectors.
-template <DType D, int N> JF_INLINE void dots(const float* q, int64_t q_step, const char* k, int64_t row, int64_t dk,
-                                              int64_t n, float* z, int64_t z_step) {
+template <DType D, int N>
+JF_INLINE void dots(const float* q, int64_t q_step, const char* k, int64_t row, int64_t dk, int64_t n, float* z,
+                    int64_t z_step) {
     const int64_t full = dk / W * W;
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
@@ -51,7 +53,8 @@ template <DType D, int N> JF_INLINE void dots(const float* q, int64_t q_step, co
         if (full < dk)
             for (int c = 0; c < 4; c++) {
                 const vf key = load_part<D>(at + c * row + full * bytes_of<D>, dk - full);
-                for (int h = 0; h < N; h++) acc[h][c] = fma(load<F32>((const char*)(q + h * q_step + full)), key, acc[h][c]);
+                for (int h = 0; h < N; h++)
+                    acc[h][c] = fma(load<F32>((const char*)(q + h * q_step + full)), key, acc[h][c]);
             }
         for (int h = 0; h < N; h++) store_sums(acc[h], z + h * z_step + i);
     }
@@ -68,8 +71,9 @@ template <DType D, int N> JF_INLINE void dots(const float* q, int64_t q_step, co
 }
 
 // sums[h] = sum over n rows of weight * value, for `B` vectors of columns from d on. part: elements of the last vector.
-template <DType D, int N, int B, bool CHECKED> JF_INLINE void weigh(const float* p, int64_t p_step, const char* v, int64_t row,
-                                                                   int64_t n, int64_t part, float* sums, int64_t step) {
+template <DType D, int N, int B, bool CHECKED>
+JF_INLINE void weigh(const float* p, int64_t p_step, const char* v, int64_t row, int64_t n, int64_t part, float* sums,
+                     int64_t step) {
     vf acc[N][B] = {};
     for (int64_t i = 0; i < n; i++) {
         vf values[B];
@@ -88,10 +92,12 @@ template <DType D, int N, int B, bool CHECKED> JF_INLINE void weigh(const float*
         for (int b = 0; b < B; b++) store<F32>((char*)(sums + h * step + b * W), acc[h][b]);
 }
 
-template <DType D, int N, bool CHECKED> JF_INLINE void weigh_all(const float* p, int64_t p_step, const char* v, int64_t row,
-                                                                int64_t n, int64_t dv, float* sums, int64_t step) {
+template <DType D, int N, bool CHECKED>
+JF_INLINE void weigh_all(const float* p, int64_t p_step, const char* v, int64_t row, int64_t n, int64_t dv, float* sums,
+                         int64_t step) {
     int64_t d = 0;
-    for (; d + 4 * W <= dv; d += 4 * W) weigh<D, N, 4, CHECKED>(p, p_step, v + d * bytes_of<D>, row, n, W, sums + d, step);
+    for (; d + 4 * W <= dv; d += 4 * W)
+        weigh<D, N, 4, CHECKED>(p, p_step, v + d * bytes_of<D>, row, n, W, sums + d, step);
     for (; d < dv; d += W)
         weigh<D, N, 1, CHECKED>(p, p_step, v + d * bytes_of<D>, row, n, dv - d < W ? dv - d : W, sums + d, step);
 }
@@ -160,7 +166,8 @@ struct Rows {
     void load_queries(Unit u, float* q) const {
         for (int64_t j = 0; j < x.share; j++) {
             const View& from = s.in[Q_];
-            const char* row = from.data + u.stream * from.stride[0] + (u.group * x.share + j) * from.stride[1] + u.t * from.stride[2];
+            const char* row =
+                from.data + u.stream * from.stride[0] + (u.group * x.share + j) * from.stride[1] + u.t * from.stride[2];
             for (int64_t d = 0; d < x.DK; d += W) {
                 const vf v = x.DK - d >= W ? load<F32>(row + d * 4) : load_part<F32>(row + d * 4, x.DK - d);
                 store<F32>((char*)(q + j * q_step + d), v * x.scale);
@@ -184,7 +191,8 @@ struct Rows {
         }
     }
 
-    template <int N> void by_dtype_n(DType d, const float* q, const char* keys, int64_t n, float* z) const {
+    template <int N>
+    void by_dtype_n(DType d, const float* q, const char* keys, int64_t n, float* z) const {
         const int64_t row = s.in[K_].stride[2];
         if (d == F16) return dots<F16, N>(q, q_step, keys, row, x.DK, n, z, piece);
         if (d == F32) return dots<F32, N>(q, q_step, keys, row, x.DK, n, z, piece);
@@ -199,7 +207,8 @@ struct Rows {
         by_dtype_n<1>(d, q, keys, n, z);
     }
 
-    template <int N, bool CHECKED> void weigh_n(DType d, const float* p, const char* values, int64_t n, float* sums) const {
+    template <int N, bool CHECKED>
+    void weigh_n(DType d, const float* p, const char* values, int64_t n, float* sums) const {
         const int64_t row = s.in[V_].stride[2];
         if (d == F16) return weigh_all<F16, N, CHECKED>(p, piece, values, row, n, x.DV, sums, v_step);
         if (d == F32) return weigh_all<F32, N, CHECKED>(p, piece, values, row, n, x.DV, sums, v_step);
@@ -250,8 +259,10 @@ struct Rows {
     }
 
     static void store_part_or_whole(char* at, vf v, int64_t n) {
-        if (n >= W) store<F32>(at, v);
-        else store_part<F32>(at, v, n);
+        if (n >= W)
+            store<F32>(at, v);
+        else
+            store_part<F32>(at, v, n);
     }
 
     // Adds up the pieces of head j of a unit in the first one's place and writes the row.
@@ -267,7 +278,9 @@ struct Rows {
         if (n == 0) memset(into, 0, size_t(v_step) * 4);
         for (int64_t i = 0; i < n; i++) {
             const Part& part = parts[first + i * x.share];
-            const float f = part.top == top ? 1 : part.top == -INFINITE && part.total == 0 ? 0 : exp(splat(part.top - top))[0];
+            const float f = part.top == top                            ? 1
+                            : part.top == -INFINITE && part.total == 0 ? 0
+                                                                       : exp(splat(part.top - top))[0];
             total += f * part.total;
             const float* from = into + i * x.share * v_step;
             for (int64_t d = 0; d < v_step; d += W) {
@@ -280,4 +293,5 @@ struct Rows {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

@@ -4,20 +4,23 @@
 #pragma once
 #include "attention.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr int64_t TILE = 64;
 constexpr int STRIP = W == 16 ? 4 : 2;  // vectors of lanes a product keeps in registers, times 6 rows
 
 // c[r][lane] = factor[lane]*c[r][lane] + sum over k of a[r, k]*b[k][lane], rows TILE floats apart; without `factor`
 // c starts at 0. a: element (r, k) at r*a_row + k*a_k.
-template <int R, int V> JF_INLINE void product(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t n,
-                                               float* c, const float* factor) {
+template <int R, int V>
+JF_INLINE void product(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t n, float* c,
+                       const float* factor) {
     vf acc[R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
             acc[r][v] = vf{};
-            if (factor) acc[r][v] = load<F32>((const char*)(factor + v * W)) * load<F32>((const char*)(c + r * TILE + v * W));
+            if (factor)
+                acc[r][v] = load<F32>((const char*)(factor + v * W)) * load<F32>((const char*)(c + r * TILE + v * W));
         }
     for (int64_t k = 0; k < n; k++) {
         vf lanes[V];
@@ -31,18 +34,24 @@ template <int R, int V> JF_INLINE void product(const float* a, int64_t a_row, in
         for (int v = 0; v < V; v++) store<F32>((char*)(c + r * TILE + v * W), acc[r][v]);
 }
 
-template <int V> inline void product_rows(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t n, int64_t rows,
-                                          float* c, const float* factor) {
+template <int V>
+inline void product_rows(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t n, int64_t rows, float* c,
+                         const float* factor) {
     int64_t r = 0;
     for (; r + 6 <= rows; r += 6) product<6, V>(a + r * a_row, a_row, a_k, b, n, c + r * TILE, factor);
     a += r * a_row;
     c += r * TILE;
     switch (rows - r) {
-        case 5: return product<5, V>(a, a_row, a_k, b, n, c, factor);
-        case 4: return product<4, V>(a, a_row, a_k, b, n, c, factor);
-        case 3: return product<3, V>(a, a_row, a_k, b, n, c, factor);
-        case 2: return product<2, V>(a, a_row, a_k, b, n, c, factor);
-        case 1: return product<1, V>(a, a_row, a_k, b, n, c, factor);
+        case 5:
+            return product<5, V>(a, a_row, a_k, b, n, c, factor);
+        case 4:
+            return product<4, V>(a, a_row, a_k, b, n, c, factor);
+        case 3:
+            return product<3, V>(a, a_row, a_k, b, n, c, factor);
+        case 2:
+            return product<2, V>(a, a_row, a_k, b, n, c, factor);
+        case 1:
+            return product<1, V>(a, a_row, a_k, b, n, c, factor);
     }
 }
 
@@ -57,7 +66,8 @@ inline void product_tile(const float* a, int64_t a_row, int64_t a_k, const float
 }
 
 // n elements to f32; true if one is inf or NaN.
-template <DType D> JF_INLINE bool widen_row(const char* from, float* to, int64_t n) {
+template <DType D>
+JF_INLINE bool widen_row(const char* from, float* to, int64_t n) {
     vi bad{};
     for (int64_t i = 0; i < n; i += W) {
         const vf v = n - i >= W ? load<D>(from + i * bytes_of<D>) : load_part<D>(from + i * bytes_of<D>, n - i);
@@ -70,7 +80,9 @@ template <DType D> JF_INLINE bool widen_row(const char* from, float* to, int64_t
 }
 
 JF_INLINE bool widen_row(DType d, const char* from, float* to, int64_t n) {
-    return d == F16 ? widen_row<F16>(from, to, n) : d == F32 ? widen_row<F32>(from, to, n) : widen_row<BF16>(from, to, n);
+    return d == F16   ? widen_row<F16>(from, to, n)
+           : d == F32 ? widen_row<F32>(from, to, n)
+                      : widen_row<BF16>(from, to, n);
 }
 
 struct Tiles {
@@ -78,7 +90,8 @@ struct Tiles {
     const Extents x;
     int64_t k_step, v_step;  // floats from one row to the next
 
-    explicit Tiles(const Step& step) : s(step), x(step), k_step(rounded(step.in[K_].shape[3], W)), v_step(rounded(step.in[V_].shape[3], W)) {}
+    explicit Tiles(const Step& step)
+        : s(step), x(step), k_step(rounded(step.in[K_].shape[3], W)), v_step(rounded(step.in[V_].shape[3], W)) {}
 
     // Work memory of one worker, in floats: queries, sums, logits, K, V; maximum, total, factor and bounds by lane.
     int64_t own_floats() const { return TILE * (x.DK + v_step + TILE + k_step + v_step) + 5 * TILE; }
@@ -172,8 +185,10 @@ struct Tiles {
         if (s.in[KV_ROWS_]) drop(n, m, dropped);
         const bool edge = s.in[MASK_] || s.in[KV_ROWS_] || column < b.common.low || column + n > b.common.high;
         for (int64_t v = 0; v < b.vectors; v++) softmax_lanes(column, n, v * W, edge, m);
-        if (special && edge) weigh_kept(b, n, m);
-        else product_tile(m.values, 1, v_step, m.logits, n, x.DV, m.sums, m.factor, b.vectors);
+        if (special && edge)
+            weigh_kept(b, n, m);
+        else
+            product_tile(m.values, 1, v_step, m.logits, n, x.DV, m.sums, m.factor, b.vectors);
     }
 
     // K and V of a tile in f32; true if V holds inf or NaN. A column that a list leaves out is not read: zeros.
@@ -285,4 +300,5 @@ struct Tiles {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

@@ -3,7 +3,8 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand binary_operands[] = {{"a", ANY, FLOATS}, {"b", ANY, FLOATS}};
 constexpr const char* const binary_attributes[] = {nullptr};
@@ -33,16 +34,21 @@ JF_INLINE void binary_line(const char* a, const char* b, char* out, int64_t n) {
     store_part<A>(out + i * bytes_of<A>, Op::of(x, y), n - i);
 }
 
-template <class Op> struct Binary {
+template <class Op>
+struct Binary {
     // Ways of the f32 fast paths, chosen by bind.
     enum Way { GENERAL, FLAT, ROW, SCALAR };
 
     template <DType A, DType B>
     static void line(const char* a, int64_t as, const char* b, int64_t bs, char* out, int64_t n) {
-        if (as && bs) binary_line<Op, A, B, LINE, LINE>(a, b, out, n);
-        else if (as) binary_line<Op, A, B, LINE, ONE>(a, b, out, n);
-        else if (bs) binary_line<Op, A, B, ONE, LINE>(a, b, out, n);
-        else binary_line<Op, A, B, ONE, ONE>(a, b, out, n);
+        if (as && bs)
+            binary_line<Op, A, B, LINE, LINE>(a, b, out, n);
+        else if (as)
+            binary_line<Op, A, B, LINE, ONE>(a, b, out, n);
+        else if (bs)
+            binary_line<Op, A, B, ONE, LINE>(a, b, out, n);
+        else
+            binary_line<Op, A, B, ONE, ONE>(a, b, out, n);
     }
 
     // Any strides on the last axis, by way of dense pieces.
@@ -65,15 +71,19 @@ template <class Op> struct Binary {
         return v;
     }
 
-    template <DType A, DType B> static void general(const Step& s, const Team& team) {
+    template <DType A, DType B>
+    static void general(const Step& s, const Team& team) {
         const View &out = s.out, a = stretched(s.in[0], out), b = stretched(s.in[1], out);
         const int64_t n = out.last(), as = n == 1 ? 0 : a.stride[3], bs = n == 1 ? 0 : b.stride[3], os = out.stride[3];
-        const bool lines = (as == 0 || as == bytes_of<A>) && (bs == 0 || bs == bytes_of<B>) && (n == 1 || os == bytes_of<A>);
+        const bool lines =
+            (as == 0 || as == bytes_of<A>) && (bs == 0 || bs == bytes_of<B>) && (n == 1 || os == bytes_of<A>);
         const Share part = share(out.rows(), team);
         RowWalk walk(out.shape, part.begin);
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
-            if (lines) line<A, B>(walk.row(a), as, walk.row(b), bs, walk.row(out), n);
-            else strided_line<A, B>(walk.row(a), as, walk.row(b), bs, walk.row(out), os, n);
+            if (lines)
+                line<A, B>(walk.row(a), as, walk.row(b), bs, walk.row(out), n);
+            else
+                strided_line<A, B>(walk.row(a), as, walk.row(b), bs, walk.row(out), os, n);
         }
     }
 
@@ -90,8 +100,10 @@ template <class Op> struct Binary {
         const Share part = share_lines(s.note[1], team);
         const int64_t at = part.begin * 4, n = part.end - part.begin;
         if (n <= 0) return;
-        if (s.note[0] == FLAT) binary_line<Op, F32, F32, LINE, LINE>(a + at, b + at, out + at, n);
-        else binary_line<Op, F32, F32, LINE, ONE>(a + at, b, out + at, n);
+        if (s.note[0] == FLAT)
+            binary_line<Op, F32, F32, LINE, LINE>(a + at, b + at, out + at, n);
+        else
+            binary_line<Op, F32, F32, LINE, ONE>(a + at, b, out + at, n);
     }
 
     static void run(const Step& s, const Team& team) {
@@ -112,8 +124,10 @@ template <class Op> struct Binary {
         s.note[0] = GENERAL;
         if (a.dtype != F32 || b.dtype != F32 || !dense(a) || !dense(b) || !dense(out) || !same_shape(a, out)) return;
         s.note[1] = out.size();
-        if (same_shape(b, out)) s.note[0] = FLAT;
-        else if (b.size() == 1) s.note[0] = SCALAR;
+        if (same_shape(b, out))
+            s.note[0] = FLAT;
+        else if (b.size() == 1)
+            s.note[0] = SCALAR;
         else if (repeats_as_rows(b, out)) {
             s.note[0] = ROW;
             s.note[1] = b.size();
@@ -131,13 +145,16 @@ template <class Op> struct Binary {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
-#define JF_BINARY(name, formula)                                                                                    \
-    namespace jackfield { namespace {                                                                               \
-    struct Formula {                                                                                                \
-        JF_INLINE static vf of(vf a, vf b) { return formula; }                                                      \
-    };                                                                                                              \
-    }}                                                                                                              \
-    JF_KERNEL(name, binary_operands, binary_attributes, FLOATS, binary_why_not, Binary<Formula>::run, nullptr,      \
+#define JF_BINARY(name, formula)                                                                               \
+    namespace jackfield {                                                                                      \
+    namespace {                                                                                                \
+    struct Formula {                                                                                           \
+        JF_INLINE static vf of(vf a, vf b) { return formula; }                                                 \
+    };                                                                                                         \
+    }                                                                                                          \
+    }                                                                                                          \
+    JF_KERNEL(name, binary_operands, binary_attributes, FLOATS, binary_why_not, Binary<Formula>::run, nullptr, \
               nullptr, Binary<Formula>::bind)

@@ -1,6 +1,7 @@
 #include "convert.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"x", ANY, FLOATS | INTS | BLOCKS}};
 constexpr const char* const attributes[] = {"dtype", nullptr};
@@ -23,7 +24,8 @@ void run(const Step& s, const Team& team) {
     }
     RowWalk walk(out.shape, part.begin);
     for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
-        const int64_t bad = convert_line(x.dtype, walk.row(x), x.stride[3], out.dtype, walk.row(out), out.stride[3], out.last());
+        const int64_t bad =
+            convert_line(x.dtype, walk.row(x), x.stride[3], out.dtype, walk.row(out), out.stride[3], out.last());
         if (bad >= 0) set_fault(s, FAULT_NONFINITE, 0, r * blocks + bad);
     }
 }
@@ -34,6 +36,7 @@ void bind(Step& s) {
     s.note[1] = (s.out.size() + PIECE - 1) / PIECE;
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(cast, operands, attributes, FLOATS | INTS | BLOCKS, why_not, run, nullptr, nullptr, bind)

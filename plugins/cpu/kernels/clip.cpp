@@ -1,6 +1,7 @@
 #include "unary.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr const char* const attributes[] = {"min", "max", nullptr};
 
@@ -11,6 +12,7 @@ struct Clip {
     JF_INLINE vf operator()(vf x) const { return min(splat(high), max(splat(low), x)); }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(clip, unary_operands, attributes, FLOATS, nullptr, Unary<Clip>::run, nullptr, nullptr, Unary<Clip>::bind)

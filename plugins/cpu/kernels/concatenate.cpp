@@ -1,6 +1,7 @@
 #include "copies.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"a", ANY, EVERY}, {"b", ANY, EVERY}};
 constexpr const char* const attributes[] = {"axis", nullptr};
@@ -17,6 +18,7 @@ void run(const Step& s, const Team& team) {
     copy_view(b, part, team);
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(concatenate, operands, attributes, EVERY, nullptr, run, nullptr, nullptr, nullptr)

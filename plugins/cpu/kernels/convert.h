@@ -5,7 +5,8 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr int64_t PIECE = 256;
 constexpr uint64_t INTS = bit(I8) | bit(I16) | bit(I32) | bit(I64);
@@ -16,19 +17,24 @@ JF_INLINE bool is_int(DType d) { return INTS & bit(d); }
 // True: refused, in words.
 inline bool cannot_convert(DType from, DType to, Words& words) {
     if (from == to) return false;
-    if (!((FLOATS | INTS | BLOCKS) & bit(from))) words << "elements of this dtype are copied, not converted";
-    else if (!((FLOATS | INTS | ENCODED) & bit(to))) words << "there is no encoder for the dtype of the result";
-    else return false;
+    if (!((FLOATS | INTS | BLOCKS) & bit(from)))
+        words << "elements of this dtype are copied, not converted";
+    else if (!((FLOATS | INTS | ENCODED) & bit(to)))
+        words << "there is no encoder for the dtype of the result";
+    else
+        return false;
     return true;
 }
 
-template <DType D> JF_INLINE void widen_as(const char* x, float* out, int64_t n) {
+template <DType D>
+JF_INLINE void widen_as(const char* x, float* out, int64_t n) {
     int64_t i = 0;
     for (; i + W <= n; i += W) store<F32>((char*)(out + i), load<D>(x + i * bytes_of<D>));
     if (i < n) store_part<F32>((char*)(out + i), load_part<D>(x + i * bytes_of<D>, n - i), n - i);
 }
 
-template <DType D> JF_INLINE void narrow_as(const float* x, char* out, int64_t n) {
+template <DType D>
+JF_INLINE void narrow_as(const float* x, char* out, int64_t n) {
     int64_t i = 0;
     for (; i + W <= n; i += W) store<D>(out + i * bytes_of<D>, load<F32>((const char*)(x + i)));
     if (i < n) store_part<D>(out + i * bytes_of<D>, load_part<F32>((const char*)(x + i), n - i), n - i);
@@ -39,10 +45,17 @@ JF_INLINE int64_t read_int(DType d, const char* p) {
     int32_t word;
     int16_t half;
     switch (d) {
-        case I8: return int8_t(*p);
-        case I16: memcpy(&half, p, 2); return half;
-        case I32: memcpy(&word, p, 4); return word;
-        default: memcpy(&wide, p, 8); return wide;
+        case I8:
+            return int8_t(*p);
+        case I16:
+            memcpy(&half, p, 2);
+            return half;
+        case I32:
+            memcpy(&word, p, 4);
+            return word;
+        default:
+            memcpy(&wide, p, 8);
+            return wide;
     }
 }
 
@@ -72,13 +85,16 @@ JF_INLINE float float_of_int(int64_t v, bool sticky) {
 // f32 of n elements: the source itself, or `buffer`.
 JF_INLINE const float* widen(DType from, const char* x, float* buffer, int64_t n, DType to) {
     if (from == F32) return (const float*)x;
-    if (from == F16) widen_as<F16>(x, buffer, n);
-    else if (from == BF16) widen_as<BF16>(x, buffer, n);
+    if (from == F16)
+        widen_as<F16>(x, buffer, n);
+    else if (from == BF16)
+        widen_as<BF16>(x, buffer, n);
     else if (is_block(from))
         for (int64_t b = 0; b < n / block_length(from); b++)
             decode_block(from, (const uint8_t*)x + b * block_nbytes(from), buffer + b * block_length(from));
     else
-        for (int64_t i = 0; i < n; i++) buffer[i] = float_of_int(read_int(from, x + i * block_nbytes(from)), to == BF16);
+        for (int64_t i = 0; i < n; i++)
+            buffer[i] = float_of_int(read_int(from, x + i * block_nbytes(from)), to == BF16);
     return buffer;
 }
 
@@ -125,4 +141,5 @@ inline int64_t convert_line(DType from, const char* x, int64_t xs, DType to, cha
     return bad;
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

@@ -3,16 +3,19 @@
 #include "blocks.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
-template <class T> JF_INLINE void copy_tile(const char* x, int64_t x2, int64_t x3, char* out, int64_t o2, int64_t o3,
-                                            int64_t rows, int64_t columns) {
+template <class T>
+JF_INLINE void copy_tile(const char* x, int64_t x2, int64_t x3, char* out, int64_t o2, int64_t o3, int64_t rows,
+                         int64_t columns) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) memcpy(out + r * o2 + c * o3, x + r * x2 + c * x3, sizeof(T));
 }
 
 // Sixteen rows of the last two axes; where the last is strided, in tiles, so that a transposed source is read in lines.
-inline void copy_rows(const char* x, const View& from, char* out, const View& to, int64_t rows, int64_t units, int64_t size) {
+inline void copy_rows(const char* x, const View& from, char* out, const View& to, int64_t rows, int64_t units,
+                      int64_t size) {
     const int64_t x2 = from.stride[2], x3 = from.stride[3], o2 = to.stride[2], o3 = to.stride[3];
     if ((x3 == size && o3 == size) || units == 1) {
         for (int64_t r = 0; r < rows; r++) memcpy(out + r * o2, x + r * x2, size_t(units * size));
@@ -22,12 +25,16 @@ inline void copy_rows(const char* x, const View& from, char* out, const View& to
         const int64_t n = units - c < 16 ? units - c : 16;
         const char* source = x + c * x3;
         char* target = out + c * o3;
-        if (size == 4) copy_tile<uint32_t>(source, x2, x3, target, o2, o3, rows, n);
-        else if (size == 2) copy_tile<uint16_t>(source, x2, x3, target, o2, o3, rows, n);
-        else if (size == 8) copy_tile<uint64_t>(source, x2, x3, target, o2, o3, rows, n);
+        if (size == 4)
+            copy_tile<uint32_t>(source, x2, x3, target, o2, o3, rows, n);
+        else if (size == 2)
+            copy_tile<uint16_t>(source, x2, x3, target, o2, o3, rows, n);
+        else if (size == 8)
+            copy_tile<uint64_t>(source, x2, x3, target, o2, o3, rows, n);
         else
             for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = 0; i < n; i++) memcpy(target + r * o2 + i * o3, source + r * x2 + i * x3, size_t(size));
+                for (int64_t i = 0; i < n; i++)
+                    memcpy(target + r * o2 + i * o3, source + r * x2 + i * x3, size_t(size));
     }
 }
 
@@ -54,4 +61,5 @@ inline void copy_view(const View& from, const View& to, const Team& team) {
     }
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

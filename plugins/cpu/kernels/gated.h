@@ -3,12 +3,14 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand gated_operands[] = {{"gate", ROWS, FLOATS}, {"up", ROWS, FLOATS}};
 constexpr const char* const gated_attributes[] = {"swapped", nullptr};
 
-template <class Op, DType D> JF_INLINE void gated_line(const char* g, const char* u, char* out, int64_t n) {
+template <class Op, DType D>
+JF_INLINE void gated_line(const char* g, const char* u, char* out, int64_t n) {
     constexpr int size = bytes_of<D>;
     int64_t i = 0;
     for (; i + W <= n; i += W) store<D>(out + i * size, Op::of(load<D>(g + i * size)) * load<D>(u + i * size));
@@ -17,8 +19,10 @@ template <class Op, DType D> JF_INLINE void gated_line(const char* g, const char
     store_part<D>(out + i * size, y, n - i);
 }
 
-template <class Op> struct Gated {
-    template <DType D> static void rows(const Step& s, const Team& team) {
+template <class Op>
+struct Gated {
+    template <DType D>
+    static void rows(const Step& s, const Team& team) {
         const View &gate = s.in[0], &up = s.in[1], &out = s.out;
         const int64_t n = out.last(), size = bytes_of<D>, half = n * size;
         const bool fused = !up, swapped = s.attr[0].integer != 0;
@@ -32,7 +36,8 @@ template <class Op> struct Gated {
         }
     }
 
-    template <DType D> static void line(const char* g, const char* u, char* out, int64_t stride, int64_t n) {
+    template <DType D>
+    static void line(const char* g, const char* u, char* out, int64_t stride, int64_t n) {
         constexpr int64_t size = bytes_of<D>, most = 256;
         if (stride == size || n == 1) return gated_line<Op, D>(g, u, out, n);
         char buffer[most * size];
@@ -43,7 +48,8 @@ template <class Op> struct Gated {
         }
     }
 
-    template <DType D> JF_INLINE static void any(const Step& s, const Team& team) {
+    template <DType D>
+    JF_INLINE static void any(const Step& s, const Team& team) {
         if (!s.note[0]) return rows<D>(s, team);
         const Share part = share_lines(s.note[1], team);
         const int64_t at = part.begin * bytes_of<D>;
@@ -64,13 +70,16 @@ template <class Op> struct Gated {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
-#define JF_GATED(name, formula)                                                                                      \
-    namespace jackfield { namespace {                                                                                \
-    struct Formula {                                                                                                 \
-        JF_INLINE static vf of(vf g) { return formula; }                                                             \
-    };                                                                                                               \
-    }}                                                                                                               \
-    JF_KERNEL(name, gated_operands, gated_attributes, FLOATS, nullptr, Gated<Formula>::run, nullptr, nullptr,        \
+#define JF_GATED(name, formula)                                                                               \
+    namespace jackfield {                                                                                     \
+    namespace {                                                                                               \
+    struct Formula {                                                                                          \
+        JF_INLINE static vf of(vf g) { return formula; }                                                      \
+    };                                                                                                        \
+    }                                                                                                         \
+    }                                                                                                         \
+    JF_KERNEL(name, gated_operands, gated_attributes, FLOATS, nullptr, Gated<Formula>::run, nullptr, nullptr, \
               Gated<Formula>::bind)

@@ -1,3 +1,3 @@
 #include "binary.h"
 
-JF_BINARY(multiply, a * b)
+JF_BINARY(multiply, (a) * (b))

@@ -5,7 +5,8 @@
 #include "views.h"
 #include "wide_sum.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand norm_operands[] = {{"x", ROWS, FLOATS}};
 constexpr const char* const norm_attributes[] = {"eps", nullptr};
@@ -17,7 +18,8 @@ struct Line {
 
 // Sum of (x - shift)^2. In f32 by four vectors, a partial total of at most 4096 elements at a time; where that leaves
 // f32's range, again in f64.
-template <DType D> JF_INLINE double squares(const char* x, int64_t n, float shift) {
+template <DType D>
+JF_INLINE double squares(const char* x, int64_t n, float shift) {
     constexpr int size = bytes_of<D>;
     const vf c = splat(shift);
     double total = 0;
@@ -45,7 +47,8 @@ template <DType D> JF_INLINE double squares(const char* x, int64_t n, float shif
     return total;
 }
 
-template <DType D> inline double squares_wide(const char* x, int64_t n, double shift) {
+template <DType D>
+inline double squares_wide(const char* x, int64_t n, double shift) {
     double total = 0;
     for (int64_t i = 0; i < n; i++) {
         const double a = double(load_one<D>(x + i * bytes_of<D>)) - shift;
@@ -54,21 +57,25 @@ template <DType D> inline double squares_wide(const char* x, int64_t n, double s
     return total;
 }
 
-template <DType D> JF_INLINE double sum_of_squares(const char* x, int64_t n, double shift = 0) {
+template <DType D>
+JF_INLINE double sum_of_squares(const char* x, int64_t n, double shift = 0) {
     const double total = squares<D>(x, n, float(shift));
     if (total > 1e-25 && total < 3e38) return total;
     return squares_wide<D>(x, n, shift);
 }
 
-template <class Norm> struct Norms {
-    template <DType D> JF_INLINE static void apply(const Line& line, const char* x, char* out, int64_t n) {
+template <class Norm>
+struct Norms {
+    template <DType D>
+    JF_INLINE static void apply(const Line& line, const char* x, char* out, int64_t n) {
         constexpr int size = bytes_of<D>;
         int64_t i = 0;
         for (; i + W <= n; i += W) store<D>(out + i * size, line(load<D>(x + i * size)));
         if (i < n) store_part<D>(out + i * size, line(load_part<D>(x + i * size, n - i)), n - i);
     }
 
-    template <DType D> static void scattered(const Line& line, const char* x, char* out, int64_t stride, int64_t n) {
+    template <DType D>
+    static void scattered(const Line& line, const char* x, char* out, int64_t stride, int64_t n) {
         constexpr int64_t size = bytes_of<D>, most = 256;
         char buffer[most * size];
         for (int64_t i = 0; i < n; i += most) {
@@ -78,7 +85,8 @@ template <class Norm> struct Norms {
         }
     }
 
-    template <DType D> static void rows(const Step& s, const Team& team) {
+    template <DType D>
+    static void rows(const Step& s, const Team& team) {
         const View &x = s.in[0], &out = s.out;
         const double eps = s.attr[0].number;
         const int64_t n = out.last();
@@ -88,8 +96,10 @@ template <class Norm> struct Norms {
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
             const char* from = walk.row(x);
             const Line line = Norm::template of<D>(from, n, eps);
-            if (lines) apply<D>(line, from, walk.row(out), n);
-            else scattered<D>(line, from, walk.row(out), out.stride[3], n);
+            if (lines)
+                apply<D>(line, from, walk.row(out), n);
+            else
+                scattered<D>(line, from, walk.row(out), out.stride[3], n);
         }
     }
 
@@ -100,7 +110,8 @@ template <class Norm> struct Norms {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
-#define JF_NORM(name, Type)                                                                                          \
+#define JF_NORM(name, Type) \
     JF_KERNEL(name, norm_operands, norm_attributes, FLOATS, nullptr, Norms<Type>::run, nullptr, nullptr, nullptr)

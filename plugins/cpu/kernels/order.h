@@ -1,10 +1,11 @@
-// Order of f32 as whole numbers, for argsort and top_k: a key in the high half of 64 bits, the index in the low half, so
-// that ties go by index and every sort is stable.
+// Order of f32 as whole numbers, for argsort and top_k: a key in the high half of 64 bits, the index in the low half,
+// so that ties go by index and every sort is stable.
 #pragma once
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 // NaN is last in both directions; -0 equals +0.
 JF_INLINE uint64_t order_key(float x, int64_t index, bool descending) {
@@ -72,4 +73,5 @@ JF_INLINE uint64_t* own_keys(const Step& s, const Team& team) {
     return (uint64_t*)(team.scratch + s.in[0].last() * 16 * team.index);
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

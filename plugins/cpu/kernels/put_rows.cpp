@@ -1,6 +1,7 @@
 #include "convert.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr uint64_t TARGETS = FLOATS | BLOCKS;
 constexpr Operand operands[] = {
@@ -60,6 +61,7 @@ void run(const Step& s, const Team& team) {
 
 int32_t workers(const Step& s, int32_t most) { return workers_for(s.in[1].size(), most); }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(put_rows, operands, attributes, TARGETS, why_not, run, workers, nullptr, nullptr)

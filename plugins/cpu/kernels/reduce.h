@@ -4,16 +4,20 @@
 #include "views.h"
 #include "wide_sum.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand reduce_operands[] = {{"x", ROWS, FLOATS}};
 constexpr const char* const reduce_attributes[] = {"axis", "keepdims", nullptr};
 
 JF_INLINE void store_one(const View& out, char* to, double value) {
     const vf x = splat(float(value));
-    if (out.dtype == F32) store_part<F32>(to, x, 1);
-    else if (out.dtype == F16) store_part<F16>(to, x, 1);
-    else store_part<BF16>(to, x, 1);
+    if (out.dtype == F32)
+        store_part<F32>(to, x, 1);
+    else if (out.dtype == F16)
+        store_part<F16>(to, x, 1);
+    else
+        store_part<BF16>(to, x, 1);
 }
 
 // The reduced axis among the four of a View, or -1 for all.
@@ -37,8 +41,10 @@ struct Landing {
     }
 };
 
-template <bool MEAN> struct Reduce {
-    template <DType D> static void all(const Step& s) {
+template <bool MEAN>
+struct Reduce {
+    template <DType D>
+    static void all(const Step& s) {
         const View& x = s.in[0];
         double total = 0;
         RowWalk walk(x.shape, 0);
@@ -46,19 +52,22 @@ template <bool MEAN> struct Reduce {
         store_one(s.out, s.out.data, MEAN ? total / double(x.size()) : total);
     }
 
-    template <DType D> static void last(const Step& s, const Team& team) {
+    template <DType D>
+    static void last(const Step& s, const Team& team) {
         const View& x = s.in[0];
         const Landing landing(s, 3);
         const Share part = share(x.rows(), team);
         RowWalk walk(x.shape, part.begin);
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
             const double total = wide_sum<D>(walk.row(x), x.last());
-            store_one(s.out, landing.at(s, walk.at[0], walk.at[1], walk.at[2]), MEAN ? total / double(x.last()) : total);
+            store_one(s.out, landing.at(s, walk.at[0], walk.at[1], walk.at[2]),
+                      MEAN ? total / double(x.last()) : total);
         }
     }
 
     // Over axis 0, 1 or 2: 64 columns at a time, so that lines of x are read in order.
-    template <DType D> static void other(const Step& s, const Team& team, int axis) {
+    template <DType D>
+    static void other(const Step& s, const Team& team, int axis) {
         constexpr int64_t most = 64;
         const View& x = s.in[0];
         const Landing landing(s, axis);
@@ -77,12 +86,14 @@ template <bool MEAN> struct Reduce {
                     for (int64_t j = 0; j < m; j++) total[j] += double(load_one<D>(line + j * bytes_of<D>));
                 }
                 for (int64_t j = 0; j < m; j++)
-                    store_one(s.out, to + (c + j) * landing.stride[3], MEAN ? total[j] / double(x.shape[axis]) : total[j]);
+                    store_one(s.out, to + (c + j) * landing.stride[3],
+                              MEAN ? total[j] / double(x.shape[axis]) : total[j]);
             }
         }
     }
 
-    template <DType D> static void any(const Step& s, const Team& team) {
+    template <DType D>
+    static void any(const Step& s, const Team& team) {
         const int axis = reduced_axis(s);
         if (axis == -1) {
             if (team.index == 0) all<D>(s);
@@ -99,11 +110,14 @@ template <bool MEAN> struct Reduce {
         any<BF16>(s, team);
     }
 
-    static int32_t workers(const Step& s, int32_t most) { return s.attr[0].absent ? 1 : workers_for(s.in[0].size(), most); }
+    static int32_t workers(const Step& s, int32_t most) {
+        return s.attr[0].absent ? 1 : workers_for(s.in[0].size(), most);
+    }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
-#define JF_REDUCE(name, MEAN)                                                                                        \
-    JF_KERNEL(name, reduce_operands, reduce_attributes, FLOATS, nullptr, Reduce<MEAN>::run, Reduce<MEAN>::workers,   \
+#define JF_REDUCE(name, MEAN)                                                                                      \
+    JF_KERNEL(name, reduce_operands, reduce_attributes, FLOATS, nullptr, Reduce<MEAN>::run, Reduce<MEAN>::workers, \
               nullptr, nullptr)

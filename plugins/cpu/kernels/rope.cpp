@@ -2,13 +2,15 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
-constexpr Operand operands[] = {{"x", ROWS, FLOATS}, {"positions", ANY, bit(I32)}, {"frequency_factors", ANY, bit(F32)}};
+constexpr Operand operands[] = {
+    {"x", ROWS, FLOATS}, {"positions", ANY, bit(I32)}, {"frequency_factors", ANY, bit(F32)}};
 enum { MODE, N_DIMS, OFFSET, BASE, SCALE, EXT_FACTOR, ATTN_FACTOR, BETA_FAST, BETA_SLOW, ORIGINAL_CONTEXT, SECTIONS };
-constexpr const char* const attributes[] = {"mode",        "n_dims",    "offset",    "base",
-                                            "scale",       "ext_factor", "attn_factor", "beta_fast",
-                                            "beta_slow",   "original_context", "sections", nullptr};
+constexpr const char* const attributes[] = {"mode",      "n_dims",           "offset",      "base",
+                                            "scale",     "ext_factor",       "attn_factor", "beta_fast",
+                                            "beta_slow", "original_context", "sections",    nullptr};
 enum Mode : int64_t { NORMAL, NEOX, MROPE, IMROPE, VISION, UNKNOWN };
 
 typedef double vd __attribute__((vector_size(sizeof(vf))));
@@ -29,7 +31,8 @@ Mode mode_of(const Step& s) {
 
 bool why_not(const Step& s, Words& words) {
     if (mode_of(s) != UNKNOWN) return false;
-    words << "mode is " << (s.attr[MODE].text ? s.attr[MODE].text : "missing") << ", not normal, neox, mrope, imrope or vision";
+    words << "mode is " << (s.attr[MODE].text ? s.attr[MODE].text : "missing")
+          << ", not normal, neox, mrope, imrope or vision";
     return true;
 }
 
@@ -164,7 +167,8 @@ void fill_token(const Step& s, const Tables& tables, int64_t t, Mode mode, doubl
     for (int64_t i = 0; i < tables.padded; i += WD) {
         vd a, sine, cosine;
         memcpy(&a, tables.angle + i, sizeof a);
-        if (mode == NORMAL || mode == NEOX) a *= p[0];
+        if (mode == NORMAL || mode == NEOX)
+            a *= p[0];
         else
             for (int j = 0; j < WD; j++) a[j] *= p[tables.axis[i + j]];
         sine_cosine(a, sine, cosine);
@@ -191,20 +195,24 @@ JF_INLINE vf swap_neighbours(vf x) {
 }
 
 // Pairs of neighbours: n channels from x to out.
-template <DType D> JF_INLINE void turn_neighbours(const Tables& tables, const char* x, char* out, int64_t n) {
+template <DType D>
+JF_INLINE void turn_neighbours(const Tables& tables, const char* x, char* out, int64_t n) {
     constexpr int size = bytes_of<D>;
     for (int64_t i = 0; i < n; i += W) {
         const bool whole = i + W <= n;
         const vf v = whole ? load<D>(x + i * size) : load_part<D>(x + i * size, n - i);
         const vf c = load<F32>((const char*)(tables.cosine + i)), sn = load<F32>((const char*)(tables.sine + i));
         const vf y = fma(v, c, swap_neighbours(v) * sn);
-        if (whole) store<D>(out + i * size, y);
-        else store_part<D>(out + i * size, y, n - i);
+        if (whole)
+            store<D>(out + i * size, y);
+        else
+            store_part<D>(out + i * size, y, n - i);
     }
 }
 
 // Pairs (i, i + pairs).
-template <DType D> JF_INLINE void turn_halves(const Tables& tables, const char* x, char* out) {
+template <DType D>
+JF_INLINE void turn_halves(const Tables& tables, const char* x, char* out) {
     constexpr int size = bytes_of<D>;
     const int64_t n = tables.pairs, gap = n * size;
     for (int64_t i = 0; i < n; i += W) {
@@ -225,7 +233,8 @@ template <DType D> JF_INLINE void turn_halves(const Tables& tables, const char* 
     }
 }
 
-template <DType D> void heads(const Step& s, const Tables& tables, Mode mode, int64_t b, int64_t t) {
+template <DType D>
+void heads(const Step& s, const Tables& tables, Mode mode, int64_t b, int64_t t) {
     constexpr int64_t size = bytes_of<D>;
     const View &x = s.in[0], &out = s.out;
     const int64_t first = s.attr[OFFSET].integer, n = 2 * tables.pairs, after = first + n, width = out.last();
@@ -234,8 +243,10 @@ template <DType D> void heads(const Step& s, const Tables& tables, Mode mode, in
         const char* from = x.data + b * x.stride[0] + t * x.stride[1] + h * x.stride[2];
         char* const to = out.data + b * out.stride[0] + t * out.stride[1] + h * out.stride[2];
         char* const row = lines ? to : tables.row;
-        if (mode == NORMAL) turn_neighbours<D>(tables, from + first * size, row + first * size, n);
-        else turn_halves<D>(tables, from + first * size, row + first * size);
+        if (mode == NORMAL)
+            turn_neighbours<D>(tables, from + first * size, row + first * size, n);
+        else
+            turn_halves<D>(tables, from + first * size, row + first * size);
         if (row != from) {
             memcpy(row, from, size_t(first * size));
             memcpy(row + after * size, from + after * size, size_t((width - after) * size));
@@ -258,9 +269,12 @@ void run(const Step& s, const Team& team) {
         const int64_t b = token / x.shape[1], t = token % x.shape[1];
         if (t != done) fill_token(s, tables, t, mode, magnitude);
         done = t;
-        if (x.dtype == F32) heads<F32>(s, tables, mode, b, t);
-        else if (x.dtype == F16) heads<F16>(s, tables, mode, b, t);
-        else heads<BF16>(s, tables, mode, b, t);
+        if (x.dtype == F32)
+            heads<F32>(s, tables, mode, b, t);
+        else if (x.dtype == F16)
+            heads<F16>(s, tables, mode, b, t);
+        else
+            heads<BF16>(s, tables, mode, b, t);
     }
 }
 
@@ -276,6 +290,7 @@ void bind(Step& s) {
 
 int64_t scratch(const Step& s, int32_t workers) { return Tables::nbytes(s) * workers; }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(rope, operands, attributes, FLOATS, why_not, run, nullptr, scratch, bind)

@@ -1,6 +1,7 @@
 #include "unary.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr const char* const attributes[] = {"scale", "bias", nullptr};
 
@@ -10,6 +11,7 @@ struct Scale {
     JF_INLINE vf operator()(vf x) const { return fma(x, splat(scale), splat(bias)); }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(scale, unary_operands, attributes, FLOATS, nullptr, Unary<Scale>::run, nullptr, nullptr, Unary<Scale>::bind)

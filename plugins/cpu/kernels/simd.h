@@ -12,7 +12,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 #if defined(__AVX512F__)
 typedef __m512 vf;
@@ -100,9 +101,11 @@ JF_INLINE float largest(vf x) {
 
 // ---- elements -------------------------------------------------------------------------------------------------------
 
-template <DType D> constexpr int bytes_of = D == F32 ? 4 : 2;  // of the float types a vector is loaded from
+template <DType D>
+constexpr int bytes_of = D == F32 ? 4 : 2;  // of the float types a vector is loaded from
 
-template <DType D> JF_INLINE vf load(const char* p) {
+template <DType D>
+JF_INLINE vf load(const char* p) {
     if constexpr (D == F32) {
         vf x;
         memcpy(&x, p, sizeof x);
@@ -128,7 +131,8 @@ template <DType D> JF_INLINE vf load(const char* p) {
     }
 }
 
-template <DType D> JF_INLINE void store(char* p, vf x) {
+template <DType D>
+JF_INLINE void store(char* p, vf x) {
     if constexpr (D == F32) {
         memcpy(p, &x, sizeof x);
     } else if constexpr (D == BF16) {
@@ -153,7 +157,8 @@ template <DType D> JF_INLINE void store(char* p, vf x) {
 }
 
 // The first n < W elements; lanes beyond are 0 and nothing outside is touched.
-template <DType D> JF_INLINE vf load_part(const char* p, int64_t n) {
+template <DType D>
+JF_INLINE vf load_part(const char* p, int64_t n) {
 #if defined(__AVX512F__)
     if constexpr (D == F32) return _mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
     if constexpr (D == F16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1), p));
@@ -162,7 +167,8 @@ template <DType D> JF_INLINE vf load_part(const char* p, int64_t n) {
     memcpy(part, p, size_t(n) * bytes_of<D>);
     return load<D>(part);
 }
-template <DType D> JF_INLINE void store_part(char* p, vf x, int64_t n) {
+template <DType D>
+JF_INLINE void store_part(char* p, vf x, int64_t n) {
 #if defined(__AVX512F__)
     if constexpr (D == F32) return _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), x);
 #endif
@@ -171,7 +177,8 @@ template <DType D> JF_INLINE void store_part(char* p, vf x, int64_t n) {
     memcpy(p, part, size_t(n) * bytes_of<D>);
 }
 
-template <DType D> JF_INLINE float load_one(const char* p) {
+template <DType D>
+JF_INLINE float load_one(const char* p) {
     if constexpr (D == F32) {
         float x;
         memcpy(&x, p, 4);
@@ -188,7 +195,7 @@ JF_INLINE vf exp(vf x) {
     x = min(splat(89.0f), x);
     x = max(splat(-104.0f), x);
     const vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // nearest whole number
-    vf r = fma(n, splat(-0.693145752f), x);                     // ln 2 in two parts, the first exact in n's range
+    vf r = fma(n, splat(-0.693145752f), x);                      // ln 2 in two parts, the first exact in n's range
     r = fma(n, splat(-1.42860677e-6f), r);
     vf p = fma(splat(1.98756911e-4f), r, splat(1.39819994e-3f));
     p = fma(p, r, splat(8.33345205e-3f));
@@ -238,4 +245,5 @@ JF_INLINE vf erf(vf x) {
 
 JF_INLINE vf gelu_erf(vf x) { return 0.5f * x * (1.0f + erf(x * 0.707106781f)); }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

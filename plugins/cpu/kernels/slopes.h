@@ -2,7 +2,8 @@
 #pragma once
 #include "jackfield/kernel.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 inline float slope(int64_t head, int64_t heads, double max_bias) {
     if (max_bias <= 0) return 1;
@@ -12,4 +13,5 @@ inline float slope(int64_t head, int64_t heads, double max_bias) {
     return float(__builtin_exp2(-max_bias * double(2 * (head - whole) + 1) / double(2 * whole)));
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

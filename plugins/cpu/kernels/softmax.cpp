@@ -3,7 +3,8 @@
 #include "views.h"
 #include "wide_sum.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"x", ROWS, bit(F32)}, {"mask", ROWS, bit(F32) | bit(F16)}, {"sinks", ANY, bit(F32)}};
 constexpr const char* const attributes[] = {"scale", "max_bias", nullptr};
@@ -15,7 +16,8 @@ struct Row {
 };
 
 // z = scale*x + slope*mask. Keeps z's maximum, and whether a NaN was met, in `top` and `bad`.
-template <DType M> JF_INLINE void logits(const Row& row, const char* x, char* z, int64_t n, vf& top, vi& bad) {
+template <DType M>
+JF_INLINE void logits(const Row& row, const char* x, char* z, int64_t n, vf& top, vi& bad) {
     const vf scale = splat(row.scale), slope = splat(row.slope);
     int64_t i = 0;
     for (; i + W <= n; i += W) {
@@ -59,7 +61,8 @@ JF_INLINE double exponentials(char* z, int64_t n, float m) {
     return total.total();
 }
 
-template <DType M> inline void softmax_row(const Row& row, const char* x, char* z, int64_t n) {
+template <DType M>
+inline void softmax_row(const Row& row, const char* x, char* z, int64_t n) {
     vf top = splat(-__builtin_inff());
     vi bad{};
     logits<M>(row, x, z, n, top, bad);
@@ -92,8 +95,10 @@ void run(const Step& s, const Team& team) {
         }
         if (sinks) row.sink = load_one<F32>(sinks.data + head * sinks.stride[3]);
         char* to = lines ? walk.row(out) : team.scratch + team.index * n * 4;
-        if (mask && mask.dtype == F16) softmax_row<F16>(row, walk.row(x), to, n);
-        else softmax_row<F32>(row, walk.row(x), to, n);
+        if (mask && mask.dtype == F16)
+            softmax_row<F16>(row, walk.row(x), to, n);
+        else
+            softmax_row<F32>(row, walk.row(x), to, n);
         if (!lines) scatter(to, walk.row(out), out.stride[3], n, 4);
     }
 }
@@ -101,6 +106,7 @@ void run(const Step& s, const Team& team) {
 // A result whose last axis has gaps is made in work memory first.
 int64_t scratch(const Step& s, int32_t workers) { return dense_rows(s.out) ? 0 : s.out.last() * 4 * workers; }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(softmax, operands, attributes, bit(F32), nullptr, run, nullptr, scratch, nullptr)

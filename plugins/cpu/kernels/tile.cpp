@@ -1,6 +1,7 @@
 #include "copies.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr uint64_t NUMBERS = FLOATS | bit(I8) | bit(I16) | bit(I32) | bit(I64);
 constexpr Operand operands[] = {{"x", ROWS, NUMBERS}};
@@ -24,12 +25,14 @@ void run(const Step& s, const Team& team) {
     for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
         const char* from = x.data;
         for (int axis = 0; axis < 3; axis++) from += walk.at[axis] % x.shape[axis] * x.stride[axis];
-        if (stride == size || out.last() == 1) repeat(from, n * size, walk.row(out), out.last() * size);
+        if (stride == size || out.last() == 1)
+            repeat(from, n * size, walk.row(out), out.last() * size);
         else
             for (int64_t i = 0; i < out.last(); i += n) scatter(from, walk.row(out) + i * stride, stride, n, size);
     }
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(tile, operands, attributes, NUMBERS, nullptr, run, nullptr, nullptr, nullptr)

@@ -1,6 +1,7 @@
 #include "order.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"x", ROWS, bit(F32)}};
 constexpr const char* const attributes[] = {"k", nullptr};
@@ -44,6 +45,7 @@ void run(const Step& s, const Team& team) {
         store_indices(chosen(walk.row(x), x.last(), out.last(), keys), walk.row(out), out.stride[3], out.last());
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(top_k, operands, attributes, bit(I32), nullptr, run, order_workers, order_scratch, nullptr)

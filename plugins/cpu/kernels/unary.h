@@ -3,19 +3,23 @@
 #include "simd.h"
 #include "views.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand unary_operands[] = {{"x", ANY, FLOATS}};
 
-template <class Op, DType D> JF_INLINE void unary_line(const Op& op, const char* x, char* out, int64_t n) {
+template <class Op, DType D>
+JF_INLINE void unary_line(const Op& op, const char* x, char* out, int64_t n) {
     constexpr int size = bytes_of<D>;
     int64_t i = 0;
     for (; i + W <= n; i += W) store<D>(out + i * size, op(load<D>(x + i * size)));
     if (i < n) store_part<D>(out + i * size, op(load_part<D>(x + i * size, n - i)), n - i);
 }
 
-template <class Op> struct Unary {
-    template <DType D> static void strided_line(const Op& op, const char* x, int64_t xs, char* out, int64_t os, int64_t n) {
+template <class Op>
+struct Unary {
+    template <DType D>
+    static void strided_line(const Op& op, const char* x, int64_t xs, char* out, int64_t os, int64_t n) {
         constexpr int64_t size = bytes_of<D>, most = 256;
         char buffer[most * size];
         for (int64_t i = 0; i < n; i += most) {
@@ -26,18 +30,22 @@ template <class Op> struct Unary {
         }
     }
 
-    template <DType D> static void rows(const Op& op, const Step& s, const Team& team) {
+    template <DType D>
+    static void rows(const Op& op, const Step& s, const Team& team) {
         const View &x = s.in[0], &out = s.out;
         const bool lines = dense_rows(x) && dense_rows(out);
         const Share part = share(out.rows(), team);
         RowWalk walk(out.shape, part.begin);
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
-            if (lines) unary_line<Op, D>(op, walk.row(x), walk.row(out), out.last());
-            else strided_line<D>(op, walk.row(x), x.stride[3], walk.row(out), out.stride[3], out.last());
+            if (lines)
+                unary_line<Op, D>(op, walk.row(x), walk.row(out), out.last());
+            else
+                strided_line<D>(op, walk.row(x), x.stride[3], walk.row(out), out.stride[3], out.last());
         }
     }
 
-    template <DType D> JF_INLINE static void any(const Step& s, const Team& team) {
+    template <DType D>
+    JF_INLINE static void any(const Step& s, const Team& team) {
         const Op op(s);
         if (!s.note[0]) return rows<D>(op, s, team);
         const Share part = share_lines(s.note[1], team);
@@ -58,16 +66,19 @@ template <class Op> struct Unary {
     }
 };
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 // An op without attributes: JF_UNARY(silu, silu(x))
-#define JF_UNARY(name, formula)                                                                    \
-    namespace jackfield { namespace {                                                              \
-    struct Formula {                                                                               \
-        JF_INLINE explicit Formula(const Step&) {}                                                 \
-        JF_INLINE vf operator()(vf x) const { return formula; }                                    \
-    };                                                                                             \
-    constexpr const char* const no_attributes[] = {nullptr};                                       \
-    }}                                                                                             \
-    JF_KERNEL(name, unary_operands, no_attributes, FLOATS, nullptr, Unary<Formula>::run, nullptr,  \
-              nullptr, Unary<Formula>::bind)
+#define JF_UNARY(name, formula)                                                                            \
+    namespace jackfield {                                                                                  \
+    namespace {                                                                                            \
+    struct Formula {                                                                                       \
+        JF_INLINE explicit Formula(const Step&) {}                                                         \
+        JF_INLINE vf operator()(vf x) const { return formula; }                                            \
+    };                                                                                                     \
+    constexpr const char* const no_attributes[] = {nullptr};                                               \
+    }                                                                                                      \
+    }                                                                                                      \
+    JF_KERNEL(name, unary_operands, no_attributes, FLOATS, nullptr, Unary<Formula>::run, nullptr, nullptr, \
+              Unary<Formula>::bind)

@@ -3,7 +3,8 @@
 #include "blocks.h"
 #include "jackfield/kernel.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr uint64_t EVERY = (uint64_t(1) << DTYPES) - 1;  // the set of all dtypes
 
@@ -48,10 +49,12 @@ struct RowWalk {
 };
 
 // Elements of `size` bytes between a dense buffer and a strided line.
-template <class T> inline void gather_as(const char* from, int64_t stride, char* to, int64_t n) {
+template <class T>
+inline void gather_as(const char* from, int64_t stride, char* to, int64_t n) {
     for (int64_t i = 0; i < n; i++) memcpy(to + i * int64_t(sizeof(T)), from + i * stride, sizeof(T));
 }
-template <class T> inline void scatter_as(const char* from, char* to, int64_t stride, int64_t n) {
+template <class T>
+inline void scatter_as(const char* from, char* to, int64_t stride, int64_t n) {
     for (int64_t i = 0; i < n; i++) memcpy(to + i * stride, from + i * int64_t(sizeof(T)), sizeof(T));
 }
 inline void gather(const char* from, int64_t stride, char* to, int64_t n, int64_t size) {
@@ -75,4 +78,5 @@ JF_INLINE Share share_lines(int64_t n, const Team& team) {
 // Workers for `work` elements: one below 64 Ki, as the default, but counted by what is really done.
 JF_INLINE int32_t workers_for(int64_t work, int32_t most) { return work < 65536 ? 1 : most; }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

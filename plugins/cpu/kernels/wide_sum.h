@@ -2,7 +2,8 @@
 #pragma once
 #include "simd.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 struct WideSum {
 #if defined(__AVX512F__)
@@ -34,7 +35,8 @@ struct WideSum {
 };
 
 // The sum of a dense line.
-template <DType D> JF_INLINE double wide_sum(const char* x, int64_t n) {
+template <DType D>
+JF_INLINE double wide_sum(const char* x, int64_t n) {
     WideSum a, b;
     int64_t i = 0;
     for (; i + 2 * W <= n; i += 2 * W) {
@@ -48,4 +50,5 @@ template <DType D> JF_INLINE double wide_sum(const char* x, int64_t n) {
     return a.total();
 }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield

@@ -1,7 +1,8 @@
 #include "convert.h"
 #include "copies.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr Operand operands[] = {{"target", ANY, EVERY}, {"x", ANY, EVERY}};
 constexpr const char* const attributes[] = {"start", nullptr};
@@ -28,13 +29,15 @@ void run(const Step& s, const Team& team) {
     const Share part = share(x.rows(), team);
     RowWalk walk(x.shape, part.begin);
     for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
-        const int64_t bad = convert_line(x.dtype, walk.row(x), x.stride[3], to.dtype, walk.row(to), to.stride[3], to.last());
+        const int64_t bad =
+            convert_line(x.dtype, walk.row(x), x.stride[3], to.dtype, walk.row(to), to.stride[3], to.last());
         if (bad >= 0) set_fault(s, FAULT_NONFINITE, 1, r * blocks + bad);
     }
 }
 
 int32_t workers(const Step& s, int32_t most) { return workers_for(s.in[1].size(), most); }
 
-}}  // namespace jackfield
+}  // namespace
+}  // namespace jackfield
 
 JF_KERNEL(write, operands, attributes, EVERY, why_not, run, workers, nullptr, nullptr)
