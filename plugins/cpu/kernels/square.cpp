@@ -1,3 +1,3 @@
 #include "unary.h"
 
-JF_UNARY(square, x * x)
+JF_UNARY(square, (x) * (x))
