@@ -94,7 +94,7 @@ def test_indexing_makes_views_of_the_root():
             GraphError,
             "an input's name must be a Python identifier, not 'not a name'",
         ),
-        (lambda x: state("", (1,)), GraphError, "a state needs a name: it is how a Session finds it again"),
+        (lambda x: state("", (1,)), GraphError, "a state needs a name, a text: it is how a Session finds it again"),
         (lambda x: constant(np.zeros(2, np.complex64)), DTypeError, None),
         (list, TypeError, "a Tensor has no data to iterate over; compile it and call the plan"),
         (bool, TypeError, "a Tensor has no value yet; compile it and call the plan"),

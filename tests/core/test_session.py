@@ -391,16 +391,16 @@ def test_kept_inputs():
         plan, other = session.compile(ops.add(x, y)), session.compile(ops.multiply(x, y))
         a, b = np.arange(3, dtype=np.float32), np.ones(3, np.float32)
         with pytest.raises(PlanError, match="input 'x' can't be kept"):
-            plan.call(keep=("x",), y=b)
+            plan.call(("x",), y=b)
         plan(x=a, y=b)
-        np.testing.assert_array_equal(plan.call(keep=("x",), y=a), a + a)
+        np.testing.assert_array_equal(plan.call(("x",), y=a), a + a)
         with pytest.raises(PlanError, match="input 'x' is given twice"):
-            plan.call(keep=("x",), x=a, y=a)
+            plan.call(("x",), x=a, y=a)
         with pytest.raises(PlanError, match="no input 'z'"):
-            plan.call(keep=("z",), x=a, y=a)
+            plan.call(("z",), x=a, y=a)
         other(x=a, y=b)
         with pytest.raises(PlanError, match="another plan was called since"):
-            plan.call(keep=("x",), y=b)
+            plan.call(("x",), y=b)
 
 
 class Slow(Minimal):

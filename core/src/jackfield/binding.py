@@ -91,7 +91,8 @@ class Binder:
         return self.arenas.chunks[self.panel.name(number)][part][0]
 
     def _in_arena(self, value: Value) -> tuple[Any, int]:
-        chunk, offset = self.memory.places[value]
+        # What is empty is never made, so it has no place; any address will do.
+        chunk, offset = self.memory.places[value] if value.spec.size else (0, 0)
         name = self.panel.name(value.device)
         chunks = self.arenas.chunks.get(name) or []
         if not chunks:  # only empty tensors here
@@ -127,8 +128,7 @@ class Binder:
         kind = HostType(ref.spec.dense())
         if ref.value.kind == "constant":
             assert ref.value.tensor is not None
-            assert ref.value.tensor.source is not None
-            return Output(kind, None, None, plain_bytes(ref.value.tensor.source, (ref.offset, ref.spec)))
+            return Output(kind, None, None, plain_bytes(ref.value.tensor, (ref.offset, ref.spec)))
         if not kind.nbytes:
             return Output(kind, None, None, None)
         return Output(kind, self.panel.device(ref.value.device), self.place(ref), None)

@@ -16,9 +16,21 @@ import numpy as np
 
 from .dtypes import DType, f32
 from .errors import DTypeError, GraphError, ShapeError
-from .spec import Shape, Spec, View, slice_view, transpose_view
+from .spec import Role, Shape, Spec, View, slice_view, transpose_view
 
-__all__ = ["Attr", "Attrs", "Source", "Tensor", "constant", "input", "root", "state", "toposort", "view"]
+__all__ = [
+    "Attr",
+    "Attrs",
+    "Source",
+    "Tensor",
+    "constant",
+    "input",
+    "root",
+    "source_bytes",
+    "state",
+    "toposort",
+    "view",
+]
 
 Attr = bool | int | float | str | None | tuple["Attr", ...]
 Kind = Literal["input", "constant", "state", "node", "view"]
@@ -181,10 +193,13 @@ def _cut(axis: int, n: int, part: Index) -> tuple[int, int, int]:
 
 
 def input(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:  # noqa: A001 (pinned name)
-    """A leaf that the caller fills at each call by its name."""
-    if not name.isidentifier():
+    """A leaf that the caller fills at each call by its name.
+
+    Raises: GraphError for a name that is no identifier, ShapeError, DTypeError.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
         raise GraphError(f"an input's name must be a Python identifier, not {name!r}")
-    return Tensor("input", "", (), Attrs(), Spec(dtype, tuple(shape), role="input"), name)
+    return Tensor("input", "", (), Attrs(), _leaf_spec(dtype, shape, "input"), name)
 
 
 def constant(value: object, name: str = "") -> Tensor:
@@ -192,13 +207,18 @@ def constant(value: object, name: str = "") -> Tensor:
 
     value: a numpy array (or what numpy makes one of), or a Source such as a tensor of a GGUF file. The data must not
         change afterwards. Two constants of one array or one file tensor are one constant to a Session.
-    Raises: DTypeError for a numpy dtype jackfield does not know.
+    Raises: DTypeError for a numpy dtype jackfield does not know, and for lists that are no array; GraphError for a
+        Source that has other bytes than its dtype and shape take.
     """
     # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
     if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
-        spec = Spec(value.dtype, tuple(value.shape), role="constant")
+        spec = _leaf_spec(value.dtype, value.shape, "constant")
+        source_bytes(value, spec)
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise DTypeError(f"a constant must be an array, numbers or a Source: {e}") from e
     spec = Spec.of(array, role="constant")
     source = ArraySource(np.ascontiguousarray(array), spec.dtype, spec.shape)
     return Tensor("constant", "", (), Attrs(), spec, name, source=source)
@@ -208,10 +228,36 @@ def state(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:
     """A leaf that outlives a call: zeros at birth, updated in place by `put_rows`, `write` and their kin.
 
     Within a Session a state is known by its name; the same name with another Spec is a PlanError.
+    Raises: GraphError for a name that is no text or empty, ShapeError, DTypeError.
     """
-    if not name:
-        raise GraphError("a state needs a name: it is how a Session finds it again")
-    return Tensor("state", "", (), Attrs(), Spec(dtype, tuple(shape), role="state"), name)
+    if not isinstance(name, str) or not name:
+        raise GraphError("a state needs a name, a text: it is how a Session finds it again")
+    return Tensor("state", "", (), Attrs(), _leaf_spec(dtype, shape, "state"), name)
+
+
+def _leaf_spec(dtype: DType, shape: Sequence[int], role: Role) -> Spec:
+    """The Spec of a leaf from what a user gave."""
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"a dtype is one of jackfield's, such as jf.f32, not {dtype!r}")
+    try:
+        extents = tuple(shape)
+    except TypeError:
+        raise ShapeError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
+    return Spec(dtype, extents, role=role)
+
+
+def source_bytes(source: Source, spec: Spec) -> memoryview:
+    """All bytes of a constant's source, flat. Raises GraphError where they are not exactly those of its Spec.
+
+    Asked again at each use: devices read as many bytes as the Spec says, whatever the source has.
+    """
+    data = memoryview(source.data)
+    if not data.c_contiguous or data.nbytes != spec.nbytes:
+        lies = "without gaps" if data.c_contiguous else "with gaps"
+        raise GraphError(f"a constant's source has {data.nbytes} bytes {lies}: {spec} takes {spec.nbytes} without gaps")
+    if data.format == "B" and data.ndim == 1:
+        return data
+    return np.frombuffer(data, np.uint8).data if data.nbytes else memoryview(b"")
 
 
 def view(op: str, base: Tensor, attrs: Attrs, window: View) -> Tensor:

@@ -54,18 +54,18 @@ def array_of(value: object, wanted: HostType, name: str) -> np.ndarray[Any, Any]
 
 
 def _shared(value: object, name: str) -> np.ndarray[Any, Any]:
-    where = getattr(value, "__dlpack_device__", None)
-    if where is not None:
-        kind, _ = where()
-        if kind != _DLPACK_HOST:
-            raise PlanError(f"input {name!r} lies on another device (DLPack type {kind}); hand over host memory")
+    if hasattr(type(value), "__dlpack_device__"):
         try:
-            return np.from_dlpack(value)  # type: ignore[arg-type]
-        except (BufferError, RuntimeError, TypeError) as e:
-            raise PlanError(f"input {name!r}: its memory can't be shared: {e}") from e
+            kind, _ = value.__dlpack_device__()  # type: ignore[attr-defined]
+            array = np.from_dlpack(value) if kind == _DLPACK_HOST else None  # type: ignore[arg-type]
+        except Exception as e:  # whatever a foreign object raises
+            raise PlanError(f"input {name!r}: its memory can't be shared: {type(e).__name__}: {e}") from e
+        if array is None:
+            raise PlanError(f"input {name!r} lies on another device (DLPack type {kind}); hand over host memory")
+        return array
     try:
         return np.asarray(memoryview(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, BufferError) as e:
         raise PlanError(
             f"input {name!r} is a {type(value).__name__}; hand over a numpy array, or an object with DLPack or a buffer"
         ) from e

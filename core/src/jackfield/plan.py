@@ -138,7 +138,7 @@ class Plan:
 
     # Calling
 
-    def __call__(self, **inputs: Any) -> Any:
+    def __call__(self, /, **inputs: Any) -> Any:
         """Run once.
 
         inputs: one array for each input, by name, of exactly its dtype and shape; made contiguous, never cast. Block
@@ -148,8 +148,8 @@ class Plan:
         """
         return self.call((), **inputs)
 
-    def call(self, keep: Iterable[str] = (), **inputs: Any) -> Any:
-        """As calling the plan; keep: names of inputs whose value of this plan's last call still holds.
+    def call(self, keep: Iterable[str] = (), /, **inputs: Any) -> Any:
+        """As calling the plan; keep, by position: names of inputs whose value of this plan's last call still holds.
 
         Raises: PlanError for an input that can't be kept, because another Plan of the Session was called since.
         """

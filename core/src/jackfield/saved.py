@@ -16,7 +16,7 @@ import numpy as np
 from .dtypes import DType, by_name
 from .dtypes.arrays import element
 from .errors import Error, GraphError
-from .graph import Attr, Attrs, Tensor, constant, state, toposort, view
+from .graph import Attr, Attrs, Tensor, constant, source_bytes, state, toposort, view
 from .graph import input as graph_input
 from .op import OPS
 from .spec import Spec, View
@@ -36,7 +36,7 @@ def save(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor], path: str | 
     arrays: dict[str, Any] = {}
     for tensor, i in numbers.items():
         if tensor.source is not None:
-            arrays[f"c{i}"] = np.frombuffer(tensor.source.data, np.uint8)
+            arrays[f"c{i}"] = np.asarray(source_bytes(tensor.source, tensor.spec))
     document = {
         "schema": SCHEMA,
         "outputs": {"names": names, "tensors": [numbers[t] for t in tensors], "single": isinstance(outputs, Tensor)},

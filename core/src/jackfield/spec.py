@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from operator import index
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from .errors import ShapeError
 
 __all__ = [
     "MAX_NBYTES",
+    "MAX_RANK",
     "Role",
     "Shape",
     "Spec",
@@ -32,6 +34,7 @@ __all__ = [
 Shape = tuple[int, ...]
 Role = Literal["constant", "state", "input", "temporary"]
 
+MAX_RANK = 32  # of numpy arrays, by its oldest version that we take
 MAX_NBYTES = 2**62  # larger products are a mistake, and would overflow 64-bit index arithmetic in native code
 
 
@@ -45,7 +48,8 @@ class Spec:
         differ only on axes of extent 1, are stored as `()`, so equal tensors have equal Specs.
     layout: "" for plain bytes, else the name of a device's packing of a constant.
     role: what kind of tensor it is to a plan.
-    Raises: ShapeError for a negative extent, a row that is no multiple of the block, or a size beyond 2**62 bytes.
+    Raises: ShapeError for an extent that is negative or no whole number, more than 32 axes, a row that is no multiple
+        of the block, or a size beyond 2**62 bytes, extents of 0 not counted.
     """
 
     dtype: DType
@@ -55,15 +59,23 @@ class Spec:
     role: Role = "temporary"
 
     def __post_init__(self) -> None:
-        shape = tuple(int(n) for n in self.shape)
+        try:
+            shape = tuple(map(index, self.shape))
+        except TypeError:
+            raise ShapeError(f"a shape is a tuple of whole numbers, not {self.shape!r}") from None
         object.__setattr__(self, "shape", shape)
         if any(n < 0 for n in shape):
             raise ShapeError(f"shape {list(shape)} has a negative extent")
+        if len(shape) > MAX_RANK:
+            raise ShapeError(f"a shape of {len(shape)} axes: at most {MAX_RANK}")
         if self.dtype.block > 1 and (not shape or shape[-1] % self.dtype.block):
             last = shape[-1] if shape else "none"
             raise ShapeError(f"{self.dtype} needs a last extent that is a multiple of {self.dtype.block}, it is {last}")
-        if self.nbytes > MAX_NBYTES:
-            raise ShapeError(f"{self.dtype}{list(shape)} takes {self.nbytes} bytes, the limit is {MAX_NBYTES}")
+        # An extent of 0 hides the others from the size, but not from the strides.
+        nbytes = self.nbytes or prod(n or 1 for n in self.units) * self.dtype.block_nbytes
+        if nbytes > MAX_NBYTES:
+            zeros = "" if self.size else ", the extents of 0 left out"
+            raise ShapeError(f"{self.dtype}{list(shape)} takes {nbytes} bytes{zeros}, the limit is {MAX_NBYTES}")
         if self.strides and self._strides_are_dense():
             object.__setattr__(self, "strides", ())
 

@@ -14,7 +14,7 @@ import numpy as np
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
 from .errors import DeviceError, DeviceLost, ForkedError, OutOfMemory, PlanError
-from .graph import ArraySource, Source, Tensor
+from .graph import ArraySource, Source, Tensor, source_bytes
 from .memory import Life, pack
 from .packing import Constant, Key
 from .spec import Spec
@@ -197,7 +197,7 @@ class Store:
             return False
         if type(device).borrow is Device.borrow:
             return False
-        data = _source(constant).data
+        data = plain_bytes(_tensor(constant))
         buffer = device.borrow(data)
         if buffer is None:
             return False
@@ -301,11 +301,15 @@ def _is_zero(state: StateMemory) -> bool:
     return True
 
 
+def _tensor(constant: Constant) -> Tensor:
+    assert constant.value.tensor is not None
+    return constant.value.tensor
+
+
 def _source(constant: Constant) -> Source:
-    tensor = constant.value.tensor
-    assert tensor is not None
-    assert tensor.source is not None
-    return tensor.source
+    source = _tensor(constant).source
+    assert source is not None
+    return source
 
 
 def _release(constants: Iterable[Constant]) -> None:
@@ -317,7 +321,7 @@ def _release(constants: Iterable[Constant]) -> None:
 def _fill(device: Device, held: Held, constant: Constant) -> None:
     """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
     source = _source(constant)
-    data = plain_bytes(source, constant.value.window)
+    data = plain_bytes(_tensor(constant), constant.value.window)
     if constant.packing is not None:
         packed = np.empty(held.nbytes, np.uint8).data
         constant.packing.pack(data, packed)
@@ -328,9 +332,10 @@ def _fill(device: Device, held: Held, constant: Constant) -> None:
     source.release()
 
 
-def plain_bytes(source: Source, window: tuple[int, Spec] | None = None) -> memoryview:
+def plain_bytes(tensor: Tensor, window: tuple[int, Spec] | None = None) -> memoryview:
     """A constant's bytes, dense; window: of a strided view of it, copied."""
-    data = source.data
+    assert tensor.source is not None
+    data = source_bytes(tensor.source, tensor.spec)
     if window is None:
         return data
     offset, spec = window
