@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -76,9 +77,14 @@ def _model_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document with the text and the figures.")
 def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
     """Answer PROMPT from a GGUF model; '-' reads it from standard input."""
-    if prompt == "-":
-        prompt = click.get_text_stream("stdin", errors="replace").read()
-    with _quietly(), _open(options) as model:
+    with _quietly():
+        if prompt == "-":
+            prompt = sys.stdin.read()
+        _generate(prompt, options, raw=raw, as_json=as_json)
+
+
+def _generate(prompt: str, options: dict[str, Any], *, raw: bool, as_json: bool) -> None:
+    with _open(options) as model:
         answer = model.generate(prompt, raw=raw, system=options["system"], **_limits(options))
         if not _told(model, answer, as_json=as_json):
             sys.exit(_INTERRUPTED)
@@ -105,16 +111,16 @@ def _ask() -> str:
     """The next question; "" when there is none. The sign that it is awaited is no part of the output."""
     if sys.stdin.isatty():
         click.echo("> ", nl=False, err=True)
-    return click.get_text_stream("stdin", errors="replace").readline().strip()
+    return sys.stdin.readline().strip()
 
 
 def _told(model: Model, answer: Generation, *, as_json: bool) -> bool:
     """Print an answer as it comes and its figures, or a document in the end. False when Ctrl-C stopped it."""
     with _Stop() as stop:
         for piece in answer:
+            stop.begun = True
             if not as_json:
                 click.echo(piece, nl=False)
-            stop.begun = True
             if stop.asked:
                 break
     if as_json:
@@ -171,7 +177,13 @@ def _open(options: dict[str, Any]) -> Iterator[Model]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Ctrl-C ends the program without a word. jackfield's errors are told by the group of commands."""
+    """Ctrl-C ends the program without a word. jackfield's errors are told by the group of commands.
+
+    What the encoding of a stream can't say becomes a replacement character instead of an error.
+    """
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         yield
     except KeyboardInterrupt:
