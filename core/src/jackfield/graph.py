@@ -207,13 +207,11 @@ def constant(value: object, name: str = "") -> Tensor:
 
     value: a numpy array (or what numpy makes one of), or a Source such as a tensor of a GGUF file. The data must not
         change afterwards. Two constants of one array or one file tensor are one constant to a Session.
-    Raises: DTypeError for a numpy dtype jackfield does not know, and for lists that are no array; GraphError for a
-        Source that has other bytes than its dtype and shape take.
+    Raises: DTypeError for a numpy dtype jackfield does not know, and for lists that are no array.
     """
     # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
     if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
         spec = _leaf_spec(value.dtype, value.shape, "constant")
-        source_bytes(value, spec)
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
     try:
         array = np.asarray(value)
@@ -249,9 +247,12 @@ def _leaf_spec(dtype: DType, shape: Sequence[int], role: Role) -> Spec:
 def source_bytes(source: Source, spec: Spec) -> memoryview:
     """All bytes of a constant's source, flat. Raises GraphError where they are not exactly those of its Spec.
 
-    Asked again at each use: devices read as many bytes as the Spec says, whatever the source has.
+    Asked at each use: devices read as many bytes as the Spec says, whatever the source has.
     """
-    data = memoryview(source.data)
+    try:
+        data = memoryview(source.data)
+    except TypeError as e:
+        raise GraphError(f"a constant's source of type {type(source).__name__} has no bytes as its data: {e}") from e
     if not data.c_contiguous or data.nbytes != spec.nbytes:
         lies = "without gaps" if data.c_contiguous else "with gaps"
         raise GraphError(f"a constant's source has {data.nbytes} bytes {lies}: {spec} takes {spec.nbytes} without gaps")
