@@ -242,9 +242,9 @@ class Picky(Backend):
         return tuple(self.targets if updates and i == 0 else how for i in range(len(step.operands)))
 
 
-def opened(backend: Backend) -> list[OpenDevice]:
-    """The devices of a backend as the registry hands them out."""
-    return [OpenDevice(device, backend, backend.kernels()) for device in backend.devices()]
+def opened(*backends: Backend) -> list[OpenDevice]:
+    """The devices of backends as the registry hands them out."""
+    return [OpenDevice(device, backend, backend.kernels()) for backend in backends for device in backend.devices()]
 
 
 def minimal(name: str = "fake:0", **keywords) -> OpenDevice:
@@ -253,10 +253,10 @@ def minimal(name: str = "fake:0", **keywords) -> OpenDevice:
 
 
 @contextmanager
-def registered(*backends: Backend) -> Iterator[None]:
+def registered(*backends: Backend, device_class: str = "accel") -> Iterator[None]:
     """These backends can be named."""
     for backend in backends:
-        jf.register_backend(backend)
+        jf.register_backend(backend, device_class=device_class)
     try:
         yield
     finally:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import jackfield as jf
 from jackfield import ops
+from jackfield.backend import Rates
 from jackfield.explain import explain
-from jackfield.report import size
+from jackfield.report import duration, size
 
 TEXT = """\
 one+reference, policy prefer: 3 nodes: one:0 2 (56% of the work), reference:0 1 (44% of the work); 2 copies, 192 bytes
@@ -21,6 +22,7 @@ note: pin 'nothing' matches nothing
 run 0 on one:0, 2 steps
   copy.0: inserted
   add.0 -> f32[6, 4]
+    not on reference:0: cheaper on one:0: 0.2 us there, 30.2 us here
 run 1 on reference:0, 1 steps
   softmax.0 -> f32[6, 4]
     not on one:0: softmax: not today
@@ -29,6 +31,7 @@ run 2 on one:0, 1 steps
   multiply.0 -> f32[6, 4]
     copied in: softmax from reference:0, 96 bytes
 copy inserted before add.0 on one:0: transpose, 96 bytes; add reads its operand 0 dense
+constant c on one:0 with add.0, not on reference:0: cheaper on one:0: 0.2 us there, 30.2 us here
 memory one:0: constants 64 bytes, states 0 bytes, temporaries 384 bytes (at least 384 bytes), peak 448 bytes
 memory reference:0: constants 0 bytes, states 0 bytes, temporaries 128 bytes (at least 128 bytes), peak 128 bytes"""
 
@@ -72,11 +75,31 @@ def test_the_data():
         "device": "reference:0",
         "wanted": "one:0",
         "candidates": [
-            {"device": "one:0", "takes": False, "code": "other", "reason": "softmax: not today"},
-            {"device": "reference:0", "takes": True, "code": None, "reason": None},
+            {
+                "device": "one:0",
+                "takes": False,
+                "seconds": None,
+                "code": "other",
+                "reason": "softmax: not today",
+            },
+            {"device": "reference:0", "takes": True, "seconds": 3.024e-05, "code": None, "reason": None},
         ],
         "copies_in": [{"tensor": "add", "from": "one:0", "bytes": 96}],
     }
+    add = next(node for node in data["nodes"] if node["id"] == "add.0")
+    dearer = {"seconds": 3.0208e-05, "reason": "cheaper on one:0: 0.2 us there, 30.2 us here"}
+    assert add["candidates"][1] == {"device": "reference:0", "takes": True, "code": "cost", **dearer}
+    assert data["homes"] == [
+        {
+            "tensor": "c",
+            "kind": "constant",
+            "device": "one:0",
+            "bytes": 16,
+            "step": "add.0",
+            "lived_there": False,
+            "others": [{"device": "reference:0", **dearer}],
+        }
+    ]
     assert data["inserted"] == [
         {
             "before": "add.0",
@@ -104,6 +127,49 @@ def test_a_report_without_a_plan_allocates_nothing():
         report = explain(graph(), "one")
         assert device.counts["alloc"] == 0
         assert str(report) == str(jf.compile(graph(), "one").explain())
+
+
+def test_a_step_may_go_where_it_is_slower_and_the_report_says_so():
+    """What the second device would save is less than the two copies cost."""
+    slow = Rates(multiply_adds=1e12, nbytes=1e9, launch=1e-7, copy_nbytes=1e10, copy_launch=1e-6)
+    far = Rates(multiply_adds=1e12, nbytes=1e12, launch=1e-7, copy_nbytes=1e10, copy_launch=1e-3)
+    x = jf.input("x", (2500,))
+    s = jf.state("s", (2500,))
+    with registered(Picky([Minimal("one:0", rates=slow)]), Picky([Minimal("two:0", rates=far)], without=["add"])):
+        report = explain([ops.tanh(ops.add(x, x)), ops.write(s, x, start=(0,))], "one+two")
+    text = "cheaper on one:0 with its copies: 20.1 us there, 0.12 us here"
+    assert f"    not on two:0: {text}" in str(report).splitlines()
+    (home,) = report.to_dict()["homes"]
+    assert (home["tensor"], home["kind"], home["step"], home["lived_there"]) == ("s", "state", "write.0", False)
+    assert [o["device"] for o in home["others"]] == [{"one:0": "two:0", "two:0": "one:0"}[home["device"]]]
+
+
+def test_a_state_that_lives_somewhere_stays_there():
+    s = jf.state("s", (4,))
+    with registered(Picky([Minimal("one:0")]), Picky([Minimal("two:0")])):
+        session = jf.Session("one+two")
+        update = ops.write(s, jf.input("x", (4,)), start=(0,))
+        first = session.compile(update).explain().to_dict()["homes"]
+        again = session.compile(update).explain().to_dict()["homes"]
+    assert [(h["device"], h["lived_there"]) for h in (*first, *again)] == [("one:0", False), ("one:0", True)]
+
+
+def test_times_for_people():
+    assert [duration(s) for s in (0.0, 1.25e-7, 9.99e-4, 1.5e-3, 2.0)] == [
+        "0 us", "0.125 us", "999 us", "1.5 ms", "2 s"
+    ]  # fmt: skip
+
+
+def test_an_accelerator_that_was_named_and_gets_little_is_told_once(caplog):
+    x = jf.input("x", (4, 4))
+    y = ops.add(ops.softmax(x), x)
+    slow = Rates(multiply_adds=1e3, nbytes=1e3, launch=1.0)
+    with registered(Picky([Minimal("slow:0", rates=slow)])), registered(Picky([Minimal("one:0")]), device_class="cpu"):
+        jf.compile(y, "slow+one")
+        jf.compile(y, "one+slow")
+        jf.compile(y, "one")
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert told == ["2 nodes: one:0 2; 0 copies, 0 bytes; slow:0 was asked for and gets 0% of the declared work"] * 2
 
 
 def test_sizes_for_people():

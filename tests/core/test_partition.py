@@ -19,7 +19,7 @@ from jackfield.errors import PlacementError
 def planned(y, *backends, policy="prefer", pins=(), **keywords):
     devices = [one for backend in backends for one in opened(backend)]
     outputs = list(y) if isinstance(y, (tuple, list)) else [y]
-    return draw(outputs, Request(devices, [], "test", named=True, policy=policy, pins=pins, **keywords))
+    return draw(outputs, Request(devices, tuple, "test", named=True, policy=policy, pins=pins, **keywords))
 
 
 def text(drawn):

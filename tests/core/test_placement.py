@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fakes import FAST, Minimal, Picky, opened, registered
+from fakes import FAST, Minimal, Picky, minimal, opened, registered
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from jackfield.blueprint import Request, draw
 from jackfield.candidates import Panel
 from jackfield.errors import PlacementError, PlanError
 from jackfield.placement import assign, steps_of
+from jackfield.report import report_of
 from jackfield.search import Crossing, Decision, Problem, predict, solve
 from jackfield.updates import order
 
@@ -238,7 +239,7 @@ def test_every_step_is_asked_once():
 
 
 def request(accelerators, host):
-    return Request(accelerators, host, "auto", named=False, policy="auto")
+    return Request([*accelerators, *host], lambda: host, "auto", named=False, policy="auto")
 
 
 @pytest.mark.parametrize(("first", "chosen"), [(0.49, "two:0"), (0.51, "one:0")])
@@ -252,11 +253,14 @@ def test_auto_takes_the_first_that_takes_half_of_the_work(first, chosen):
     for _ in range(5):
         small = ops.add(small, small)
     devices = two(refused_by_one=["multiply"], refused_by_two=["add"])
-    drawn = draw([*outputs, small], request(devices, opened(Picky([Minimal("host:0", rates=SLOW_LINK)]))))
+    host = opened(Picky([Minimal("host:0", rates=SLOW_LINK)]), Picky([Minimal("last:0", rates=SLOW_LINK)]))
+    drawn = draw([*outputs, small], request(devices, host))
     accelerators = {drawn.panel.name(i) for i in drawn.panel.chosen}
     assert chosen in accelerators
-    assert any("one:0 takes" in note for note in drawn.notes)
-    assert {f"{first:.0%}", f"{1 - first:.0%}"} & {word for note in drawn.notes for word in note.split()}
+    rule = "auto: the first accelerator that takes at least 50% of the declared work, and class cpu; "
+    seen = "one:0 takes 51%: one:0+host:0" if chosen == "one:0" else "one:0 takes 49%, two:0 takes 51%: two:0+host:0"
+    assert drawn.notes == [rule + seen]
+    assert f"note: {rule}{seen}" in str(report_of(drawn))
 
 
 def test_auto_without_accelerators_is_the_cpu_then_the_reference():
@@ -264,6 +268,23 @@ def test_auto_without_accelerators_is_the_cpu_then_the_reference():
     cpu, last = two(refused_by_one=["multiply"])
     drawn = draw([ops.add(ops.multiply(x, x), x)], request([], [cpu, last]))
     assert [drawn.panel.name(r.device) for r in drawn.runs] == ["two:0", "one:0"]
+    assert drawn.notes == [
+        (
+            "auto: the first accelerator that takes at least 50% of the declared work, and class cpu; "
+            "no accelerator is here: one:0"
+        )
+    ]
+
+
+def test_auto_passes_over_accelerators_that_take_little():
+    x = jf.input("x", (4,))
+    devices = two(refused_by_one=["multiply", "add"], refused_by_two=["multiply"])
+    host = [minimal("host:0"), minimal("last:0")]
+    drawn = draw([ops.multiply(ops.multiply(ops.multiply(x, x), x), ops.add(x, x))], request(devices, host))
+    assert [drawn.panel.name(n) for n in drawn.panel.chosen] == ["host:0"]
+    assert [drawn.panel.name(n) for n in drawn.panel.fallback] == ["last:0"]
+    (note,) = drawn.notes
+    assert note.endswith("one:0 takes 0%, two:0 takes 25%: host:0")
 
 
 @given(graphs(), st.data())

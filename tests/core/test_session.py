@@ -592,7 +592,12 @@ def test_exactly_one_warning_and_each_reason_once(caplog):
         jf.compile(y, "one+reference")
         jf.compile(ops.add(x, x), "one+reference")
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warnings == ["3 nodes: one:0 1, reference:0 2 (multiply: no products); 1 copies, 12 bytes"]
+    assert warnings == [
+        (
+            "3 nodes: one:0 1, reference:0 2 (multiply: no products); 1 copies, 12 bytes; "
+            "one:0 was asked for and gets 33% of the declared work"
+        )
+    ]
     told = [r.getMessage() for r in caplog.records if "no products" in r.getMessage() and r.levelno == logging.INFO]
     assert told == ["multiply is not taken by one:0: no products"]
 

@@ -1,8 +1,8 @@
 """The contract between the core and a backend wheel. A plugin imports this module and itself, nothing else.
 
 Only Python objects cross: buffers are opaque, bytes travel as memoryviews, so wheels built years and compilers apart
-work together. A backend writes `devices` and `kernels`; a device `alloc free write read compile`; all else has a default
-that makes a minimal backend correct.
+work together. A backend writes `devices` and `kernels`; a device `alloc free write read compile`; all else has a
+default that makes a minimal backend correct.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pluggy
 
@@ -93,7 +93,7 @@ class Reason(str):
     __slots__ = ("code",)
     code: ReasonCode
 
-    def __new__(cls, text: str, code: ReasonCode = "other") -> Reason:
+    def __new__(cls, text: str, code: ReasonCode = "other") -> Self:
         reason = super().__new__(cls, text)
         reason.code = code
         return reason

@@ -16,7 +16,10 @@ from .placement import Pins, Placement, Policy, assign, steps_of
 from .registry import OpenDevice
 from .updates import Flow, order
 
-__all__ = ["Blueprint", "Request", "draw"]
+__all__ = ["WORTHY", "Blueprint", "Request", "draw"]
+
+
+WORTHY = 0.5  # share of the declared work from which on `auto` takes an accelerator
 
 
 def _nothing_held(_device: str, _key: Key) -> Mapping[str, int]:
@@ -31,13 +34,14 @@ def _by_object(source: Source) -> Key:
 class Request:
     """What is asked of a compile, and what the Session has already.
 
-    devices: of the selection, best first; named: the user named them. fallbacks: what may take over.
+    devices: of the selection, best first; named: the user named them. fallbacks: opens what may take over; called when
+        it is needed, and never under policy "strict" for named devices.
     homes: state name to device name. held: layouts of a constant on a device, to bytes. identity: of a source.
     checks: words of JACKFIELD_CHECK; any of them makes runs of one step each. guard: bytes behind every reservation.
     """
 
     devices: Sequence[OpenDevice]
-    fallbacks: Sequence[OpenDevice]
+    fallbacks: Callable[[], Sequence[OpenDevice]]
     selection: str
     named: bool
     policy: Policy
@@ -92,8 +96,7 @@ def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
     steps = steps_of(flow)
     notes: list[str] = []
     panel = _panel(flow, steps, request, notes)
-    homes = {name: number for name, device in request.homes.items() if (number := panel.number(device)) is not None}
-    _check_homes(flow, request, homes)
+    homes = _homes(flow, panel, request)
 
     def held(number: int, key: Key) -> Mapping[str, int]:
         return request.held(panel.name(number), key)
@@ -117,53 +120,70 @@ def _check_names(flow: Flow) -> None:
             )
 
 
-def _check_homes(flow: Flow, request: Request, homes: Mapping[str, int]) -> None:
+def _homes(flow: Flow, panel: Panel, request: Request) -> dict[str, int]:
+    """Devices of the graph's states that live somewhere already."""
+    homes: dict[str, int] = {}
     for tensor in flow.tensors:
-        if tensor.kind == "state" and tensor.name in request.homes and tensor.name not in homes:
-            raise PlanError(
-                f"state {tensor.name!r} lives on {request.homes[tensor.name]}, "
-                f"which is not part of {request.selection!r}"
-            )
+        if tensor.kind == "state" and tensor.name in request.homes:
+            number = panel.number(request.homes[tensor.name])
+            if number is None:
+                raise PlanError(
+                    f"state {tensor.name!r} lives on {request.homes[tensor.name]}, "
+                    f"which is not part of {request.selection!r}"
+                )
+            homes[tensor.name] = number
+    return homes
 
 
 def _room(panel: Panel, request: Request) -> dict[int, int]:
     """Bytes for constants and states where known. A device the user named alone gets everything, or an error."""
-    host = {o.device.name for o in request.fallbacks}
     if request.named and len(panel.chosen) < 2:
         return {}
-    return {
-        i: o.device.memory.free
-        for i, o in enumerate(panel.devices)
-        if o.device.memory.free > 0 and o.device.name not in host
-    }
+    return {i: o.device.memory.free for i, o in enumerate(panel.devices) if o.device.memory.free > 0 and not o.is_host}
 
 
 def _panel(flow: Flow, steps: Mapping[Tensor, Step], request: Request, notes: list[str]) -> Panel:
-    """Who may be asked. Without a named device: the first accelerator that takes half of the work, and class cpu."""
-    devices = list({o.device.name: o for o in (*request.devices, *request.fallbacks)}.values())
-    panel = Panel(devices, range(len(request.devices)), range(len(request.devices), len(devices)), request.memo)
+    """Who may be asked. Without a named device: the first accelerator that takes half of the work, and class cpu; when
+    none does, class cpu, then the reference.
+    """
     if request.named:
-        return panel
-    last = {o.device.name for o in request.fallbacks}
+        more = request.fallbacks if request.policy != "strict" else None
+        return Panel(list(request.devices), range(len(request.devices)), memo=request.memo, more=more)
+    fallbacks = request.fallbacks()
+    devices = list({o.device.name: o for o in (*request.devices, *fallbacks)}.values())
+    panel = Panel(devices, range(len(request.devices)), range(len(request.devices), len(devices)), request.memo)
+    last = {o.device.name for o in fallbacks}
     accelerators = [i for i, o in enumerate(devices) if o.device.name not in last]
     host = [i for i in range(len(devices)) if i not in accelerators]
-    first = _first_worthy(flow, steps, panel, accelerators, notes)
+    shares = _shares(flow, steps, panel, accelerators)
+    first = [number for number, share in shares.items() if share >= WORTHY]
     panel.chosen = [*first, *host[:-1]] or host
     panel.fallback = [i for i in host if i not in panel.chosen]
+    notes.append(_auto_rule(panel, shares))
     return panel
 
 
-def _first_worthy(
-    flow: Flow, steps: Mapping[Tensor, Step], panel: Panel, accelerators: Sequence[int], notes: list[str]
-) -> list[int]:
+def _auto_rule(panel: Panel, shares: Mapping[int, float]) -> str:
+    seen = ", ".join(f"{panel.name(number)} takes {share:.0%}" for number, share in shares.items())
+    chosen = "+".join(panel.name(number) for number in panel.chosen)
+    return (
+        f"auto: the first accelerator that takes at least {WORTHY:.0%} of the declared work, and class cpu; "
+        f"{seen or 'no accelerator is here'}: {chosen}"
+    )
+
+
+def _shares(flow: Flow, steps: Mapping[Tensor, Step], panel: Panel, accelerators: Sequence[int]) -> dict[int, float]:
+    """By accelerator: which part of the work it takes. The last one asked is the first that takes enough."""
+    shares: dict[int, float] = {}
+    if not accelerators:
+        return shares
     work = {node: panel.work(steps[node]) for node in flow.nodes}
     total = sum(w.multiply_adds + w.nbytes for w in work.values())
     for number in accelerators:
         taken = sum(
             w.multiply_adds + w.nbytes for node, w in work.items() if panel.answer(number, steps[node]).reason is None
         )
-        share = taken / total if total else 1.0
-        notes.append(f"auto: {panel.name(number)} takes {share:.0%} of the declared work, asked is at least half")
-        if share >= 0.5:
-            return [number]
-    return []
+        shares[number] = taken / total if total else 1.0
+        if shares[number] >= WORTHY:
+            break
+    return shares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -36,20 +36,39 @@ class Panel:
     """The devices of one compile.
 
     devices: all that may be asked. chosen: numbers of those that were asked for, best first. fallback: numbers of
-    those that take over what none of the chosen takes, in order. memo: answers, shared by the compiles of a Session.
+    those that take over what none of the chosen takes, in order; ask `spare()` for them. more: opens fallbacks that
+    nobody needed yet. memo: answers, shared by the compiles of a Session.
     """
 
-    devices: Sequence[OpenDevice]
+    devices: list[OpenDevice]
     chosen: Sequence[int]
-    fallback: Sequence[int]
+    fallback: Sequence[int] = ()
     memo: Memo = field(default_factory=dict)
+    more: Callable[[], Sequence[OpenDevice]] | None = None
     _tables: list[dict[Step, Answer]] = field(init=False, repr=False)
     _seen: list[dict[int, tuple[Step, Answer]]] = field(init=False, repr=False)
     _work: dict[Step, Work] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._tables = [self.memo.setdefault((o.device.name, o.device.target.stamp), {}) for o in self.devices]
-        self._seen = [{} for _ in self.devices]
+        self._tables, self._seen = [], []
+        for opened in self.devices:
+            self._enter(opened)
+
+    def _enter(self, opened: OpenDevice) -> None:
+        self._tables.append(self.memo.setdefault((opened.device.name, opened.device.target.stamp), {}))
+        self._seen.append({})
+
+    def spare(self) -> Sequence[int]:
+        """The fallbacks. What opens them runs the first time somebody asks: no plugin is run for nothing."""
+        if self.more is not None:
+            more, self.more = self.more, None
+            known = {o.device.name for o in self.devices}
+            for opened in more():
+                if opened.device.name not in known:
+                    self.fallback = (*self.fallback, len(self.devices))
+                    self.devices.append(opened)
+                    self._enter(opened)
+        return self.fallback
 
     def name(self, number: int) -> str:
         return self.devices[number].device.name
@@ -58,7 +77,14 @@ class Panel:
         return self.devices[number].device
 
     def number(self, name: str) -> int | None:
-        """The device of that name; "cpu" means "cpu:0"."""
+        """The device of that name; "cpu" means "cpu:0". Fallbacks are opened only if none of the others is it."""
+        found = self._number(name)
+        if found is None and self.more is not None:
+            self.spare()
+            found = self._number(name)
+        return found
+
+    def _number(self, name: str) -> int | None:
         for i, opened in enumerate(self.devices):
             if opened.device.name in (name, f"{name}:0"):
                 return i

@@ -8,7 +8,15 @@ import pluggy
 
 from .backend import Backend, Device
 
-__all__ = ["Finding", "Seen", "Span", "jackfield_backend", "jackfield_diagnose", "jackfield_hardware", "jackfield_spans"]
+__all__ = [
+    "Finding",
+    "Seen",
+    "Span",
+    "jackfield_backend",
+    "jackfield_diagnose",
+    "jackfield_hardware",
+    "jackfield_spans",
+]
 
 hookspec = pluggy.HookspecMarker("jackfield")
 

@@ -47,6 +47,11 @@ class OpenDevice:
     def name(self) -> str:
         return self.device.name
 
+    @property
+    def is_host(self) -> bool:
+        """A last resort: class cpu, or the reference. Its memory is that of the program, which plans nothing for it."""
+        return self.device_class == "cpu" or self.backend.name == "reference"
+
 
 class _Stopped(Exception):
     """A stage that failed."""

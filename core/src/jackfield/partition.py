@@ -6,7 +6,7 @@ brings operands to the device that reads them, at most once a making.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -255,14 +255,19 @@ class _Layout:
 
     def _copier(self, step: Step, device: int) -> int:
         """The device itself, else the first other one that takes the copy."""
-        others = (*self.panel.chosen, *(self.panel.fallback if self.policy != "strict" else ()))
-        reasons = []
-        for number in dict.fromkeys((device, *others)):
+        reasons: dict[int, str] = {}
+        for number in self._copiers(device):
             answer = self.panel.answer(number, step)
             if answer.reason is None and not answer.dense:
                 return number
-            reasons.append(f"  {self.panel.name(number)}: {answer.reason or 'reads it dense only'}")
-        raise PlacementError("\n".join([f"no device takes the copy that is needed: {step}", *reasons]))
+            reasons[number] = f"  {self.panel.name(number)}: {answer.reason or 'reads it dense only'}"
+        raise PlacementError("\n".join([f"no device takes the copy that is needed: {step}", *reasons.values()]))
+
+    def _copiers(self, device: int) -> Iterator[int]:
+        yield device
+        yield from self.panel.chosen
+        if self.policy != "strict":
+            yield from self.panel.spare()
 
     def output(self, tensor: Tensor) -> Ref:
         """Outputs are read as they lie, so they must be dense."""

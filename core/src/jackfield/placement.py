@@ -156,7 +156,7 @@ class _Assignment:
             self.notes.append(text)
         takers = [number for number in self.panel.chosen if self._all_take(nodes, number)]
         if not takers and self.policy != "strict":
-            takers = [n for n in self.panel.fallback if self._all_take(nodes, n)][:1]
+            takers = [n for n in self.panel.spare() if self._all_take(nodes, n)][:1]
         return takers
 
     def _all_take(self, nodes: Sequence[Tensor], number: int) -> bool:
@@ -174,7 +174,7 @@ class _Assignment:
                 raise self._refused(changes, f"state {state.name!r} lives on {self.panel.name(home)}")
             return [home]
         if not changes:
-            return list(dict.fromkeys([*self.panel.chosen, *(self.panel.fallback if self.policy != "strict" else ())]))
+            return list(self.panel.chosen)
         return self._takers(changes)
 
     def _refused(self, nodes: Sequence[Tensor], text: str) -> PlacementError:
@@ -282,8 +282,9 @@ class _Assignment:
         """Another device of the selection, or a fallback, takes the node; pinned nodes and updates of states stay."""
         if node in self.pinned or self.flow.spots[node].origin.kind == "state":
             return False
-        others = (*self.panel.chosen, *(self.panel.fallback if self.policy != "strict" else ()))
-        return any(d != number and self._ask(node, d) is None for d in others)
+        if any(d != number and self._ask(node, d) is None for d in self.panel.chosen):
+            return True
+        return self.policy != "strict" and any(self._ask(node, d) is None for d in self.panel.spare() if d != number)
 
 
 def _key(key: Tensor | str) -> str:

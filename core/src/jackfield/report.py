@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .backend import Reason
-from .blueprint import Blueprint
+from .backend import Reason, Step
+from .blueprint import WORTHY, Blueprint
 from .graph import Tensor
 from .memory import reserved
+from .placement import steps_of
+from .registry import ACCELERATORS
 
 __all__ = ["MemoryReport", "Report", "memory_report", "report_of", "summary", "tell"]
 
@@ -87,6 +89,7 @@ def report_of(drawn: Blueprint) -> Report:
     """The full report of a blueprint; made on demand."""
     panel = drawn.panel
     request = drawn.request
+    steps = steps_of(drawn.flow)
     runs = [{"device": panel.name(run.device), "nodes": [item.name for item in run.items]} for run in drawn.runs]
     return Report(
         {
@@ -96,7 +99,8 @@ def report_of(drawn: Blueprint) -> Report:
             "profile": None,
             "summary": _summary(drawn),
             "runs": runs,
-            "nodes": _nodes(drawn),
+            "nodes": _nodes(drawn, steps),
+            "homes": _homes(drawn, steps),
             "inserted": [
                 {
                     "before": i.before,
@@ -148,7 +152,7 @@ def _summary(drawn: Blueprint) -> dict[str, Any]:
     }
 
 
-def _nodes(drawn: Blueprint) -> list[dict[str, Any]]:
+def _nodes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any]]:
     panel, placement = drawn.panel, drawn.placement
     copied: dict[str, list[dict[str, Any]]] = {}
     for run in drawn.runs:
@@ -165,16 +169,73 @@ def _nodes(drawn: Blueprint) -> list[dict[str, Any]]:
             "out": str(node.spec),
             "device": panel.name(placement.device[node]),
             "wanted": panel.name(placement.wanted[node]),
-            "candidates": [_candidate(panel.name(d), reason) for d, reason in placement.asked[node]],
+            "candidates": _candidates(drawn, node, steps[node]),
             "copies_in": copied.get(drawn.flow.ids[node], []),
         }
         for node in drawn.flow.nodes
     ]
 
 
-def _candidate(device: str, reason: Reason | None) -> dict[str, Any]:
-    code = reason.code if reason is not None else None
-    return {"device": device, "takes": reason is None, "code": code, "reason": None if reason is None else str(reason)}
+def _candidates(drawn: Blueprint, node: Tensor, step: Step) -> list[dict[str, Any]]:
+    """Every device asked: its refusal, or the seconds it would take and, where it was not chosen, why."""
+    found: list[dict[str, Any]] = []
+    given = drawn.placement.device[node]
+    for number, reason in drawn.placement.asked[node]:
+        code: str | None = None if reason is None else reason.code
+        text, seconds = (None if reason is None else str(reason)), None
+        if reason is None:
+            seconds = _seconds(drawn, node, step, number)
+            if number != given:
+                code, text = "cost", _dearer(drawn, seconds, _seconds(drawn, node, step, given), given)
+        found.append(
+            {
+                "device": drawn.panel.name(number),
+                "takes": reason is None,
+                "seconds": seconds,
+                "code": code,
+                "reason": text,
+            }
+        )
+    return found
+
+
+def _seconds(drawn: Blueprint, node: Tensor, step: Step, number: int) -> float:
+    return round(drawn.panel.answer(number, step).seconds, 12) if node.spec.size else 0.0
+
+
+def _dearer(drawn: Blueprint, seconds: float, given_seconds: float, given: int) -> str:
+    """Cost decides for the whole graph: a step may go where it is slower, because copies are saved."""
+    name = drawn.panel.name(given)
+    times = f"{duration(given_seconds)} there, {duration(seconds)} here"
+    return f"cheaper on {name}: {times}" if seconds > given_seconds else f"cheaper on {name} with its copies: {times}"
+
+
+def _homes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any]]:
+    """Where each state and constant lies, and the step that brings it there: an update of a state, else a reader."""
+    panel, placement, spots = drawn.panel, drawn.placement, drawn.flow.spots
+    bringers: dict[tuple[Tensor, int], list[Tensor]] = {(state, n): [] for state, n in drawn.states().items()}
+    for node in drawn.flow.nodes:
+        for operand in dict.fromkeys(spots[o].origin for o in node.operands if o is not None):
+            key = operand, placement.device[node]
+            if operand.kind == "constant" or key in bringers:
+                bringers.setdefault(key, []).append(node)
+    found = []
+    for (leaf, number), nodes in bringers.items():
+        updates = [n for n in drawn.flow.updates.get(leaf, ()) if leaf.kind == "state"]
+        first = next(iter(updates or nodes), None)
+        others = [] if first is None else [c for c in _candidates(drawn, first, steps[first]) if c["code"] == "cost"]
+        found.append(
+            {
+                "tensor": drawn.flow.name(leaf),
+                "kind": leaf.kind,
+                "device": panel.name(number),
+                "bytes": leaf.spec.nbytes,
+                "step": drawn.flow.ids[first] if first is not None else None,
+                "lived_there": leaf.kind == "state" and leaf.name in drawn.request.homes,
+                "others": [{k: c[k] for k in ("device", "seconds", "reason")} for c in others],
+            }
+        )
+    return found
 
 
 # Text
@@ -195,6 +256,11 @@ def _text(data: Mapping[str, Any]) -> str:
         lines.append(
             f"copy inserted before {i['before']} on {i['device']}: {i['operand']}, {size(i['bytes'])}; {i['why']}"
         )
+    for h in data["homes"]:
+        lines += [
+            f"{h['kind']} {h['tensor']} on {h['device']} with {h['step']}, not on {o['device']}: {o['reason']}"
+            for o in h["others"]
+        ]
     for p in data["packed"]:
         second = ", a second copy" if p["again"] else ""
         lines.append(f"constant {p['constant']} on {p['device']} as {p['layout']}, {size(p['bytes'])}{second}")
@@ -205,7 +271,7 @@ def _node_lines(name: str, node: Mapping[str, Any] | None) -> list[str]:
     if node is None:
         return [f"  {name}: inserted"]
     lines = [f"  {name} -> {node['out']}"]
-    lines += [f"    not on {c['device']}: {c['reason']}" for c in node["candidates"] if not c["takes"]]
+    lines += [f"    not on {c['device']}: {c['reason']}" for c in node["candidates"] if c["reason"] is not None]
     lines += [f"    copied in: {c['tensor']} from {c['from']}, {size(c['bytes'])}" for c in node["copies_in"]]
     return lines
 
@@ -219,6 +285,14 @@ def _memory_lines(devices: Mapping[str, Mapping[str, int]]) -> list[str]:
             f"temporaries {size(m['temporaries'])} (at least {size(m['lower_bound'])}), peak {size(m['peak'])}{limit}"
         )
     return lines
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: "1.2 us"."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def size(nbytes: int) -> str:
@@ -272,5 +346,18 @@ def tell(log: logging.Logger, drawn: Blueprint) -> None:
         log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), text)
     for note in drawn.notes:
         log.info("%s", note)
-    if fell:
-        log.warning("%s", summary(drawn))
+    little = _little(drawn)
+    if fell or little:
+        log.warning("%s%s", summary(drawn), little)
+
+
+def _little(drawn: Blueprint) -> str:
+    """What is said when accelerators that the user named get less than half of the declared work."""
+    panel = drawn.panel
+    named = [i for i in panel.chosen if panel.devices[i].device_class in ACCELERATORS] if drawn.request.named else []
+    if not named or not drawn.flow.nodes:
+        return ""
+    shares = _summary(drawn)["share"]
+    share = sum(shares.get(panel.name(i), 0.0) for i in named)
+    names = "+".join(panel.name(i) for i in named)
+    return "" if share >= WORTHY else f"; {names} was asked for and gets {share:.0%} of the declared work"

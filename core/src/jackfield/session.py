@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -19,6 +20,7 @@ from .hosting import HostType, array_of, bytes_of, fresh
 from .memory import reserved
 from .placement import Policy
 from .plan import Plan
+from .registry import OpenDevice
 from .report import tell
 from .store import StateMemory, Store, check_room, identity
 from .trust import setting
@@ -129,7 +131,6 @@ class Session:
         if keep_states not in (None, False):
             raise PlanError(f"keep_states is {keep_states!r}; this version takes False")
         self._selection = registry.select(device)
-        self._fallbacks = registry.fallbacks()
         wanted = policy if policy is not None else setting("JACKFIELD_POLICY")
         self.policy = _policy(wanted, named=self._selection.named)
         self._checks = _checks(setting("JACKFIELD_CHECK"))
@@ -175,10 +176,14 @@ class Session:
         self._store.check_usable("draw")
         return self._draw(_listed(outputs)[0], pins)
 
+    @cached_property
+    def _fallbacks(self) -> tuple[OpenDevice, ...]:
+        return registry.fallbacks()
+
     def _draw(self, tensors: Sequence[Tensor], pins: PinList | None) -> Blueprint:
         request = Request(
             devices=self._selection.devices,
-            fallbacks=self._fallbacks,
+            fallbacks=lambda: self._fallbacks,
             selection=self._selection.text,
             named=self._selection.named,
             policy=self.policy,
