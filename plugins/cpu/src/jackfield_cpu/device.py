@@ -92,7 +92,8 @@ class CpuDevice(Device):
             native = _native.Program(self.pool, self.target.arch, [placed_tuple(s) for s in steps], address, nbytes)
         except _native.Unsupported as e:
             raise DeviceError(f"{self.name}: {e}") from e
-        keep = [s.result.buffer for s in steps] + [p.buffer for s in steps for p in s.operands if p is not None]
+        places = [scratch] + [p for s in steps for p in (s.result, *s.operands)]
+        keep = [place.buffer for place in places if place is not None]
         return CpuProgram(self, native, keep)
 
     def _must_be_here(self) -> None:
