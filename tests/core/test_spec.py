@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jackfield as jf
 from jackfield import ops
 from jackfield.dtypes import DTYPES, bf16, f16, f32, i8, q4_0, q4_K, q8_0
 from jackfield.dtypes.arrays import dtype_of, element
@@ -16,6 +18,48 @@ from jackfield.errors import DTypeError, Error, ShapeError
 from jackfield.graph import input as leaf
 from jackfield.graph import root
 from jackfield.spec import MAX_NBYTES, Spec, reshape_view, slice_view
+
+
+def test_what_is_no_shape():
+    for wrong in ((2.7, 3), 4, True, (True, 2), (np.True_, 2), "34", b"34", None, ("a",), 2.5, [None]):
+        text = re.escape(f"a shape is a tuple of whole numbers, not {wrong!r}")
+        for make in (jf.input, jf.state):
+            with pytest.raises(ShapeError, match=text):
+                make("x", wrong)
+        with pytest.raises(ShapeError, match=text):
+            Spec(f32, wrong)
+    with pytest.raises(ShapeError, match=re.escape("not 4; for one axis write (4,)")):
+        jf.input("x", 4)
+    with pytest.raises(ShapeError, match="strides are a tuple of whole numbers"):
+        Spec(f32, (2,), (1.5,))
+
+
+def test_shapes_that_are_taken_become_plain_tuples():
+    for shape in ([2, 3], np.array([2, 3]), (np.int64(2), np.uint8(3)), range(2, 4), (n for n in (2, 3))):
+        spec = jf.input("x", shape).spec
+        assert spec.shape == (2, 3)
+        assert [type(n) for n in spec.shape] == [int, int]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        (np.float32, "here jf.f32"),
+        (np.dtype("int8"), "here jf.i8"),
+        (bool, "here jf.bool_"),
+        ("q4_K", "here jf.q4_K"),
+        ("float32", "such as jf.f32"),
+        (None, "such as jf.f32"),
+        (object, "such as jf.f32"),
+        (3, "such as jf.f32"),
+    ],
+)
+def test_what_is_no_dtype(wrong, meant):
+    text = re.escape(f"a dtype is one of jackfield's, {meant}, not {wrong!r}")
+    for make in (lambda: jf.input("x", (2,), wrong), lambda: jf.state("x", (2,), wrong), lambda: Spec(wrong, (2,))):
+        with pytest.raises(DTypeError, match=text):
+            make()
+
 
 extents = st.lists(st.integers(0, 5), min_size=0, max_size=4).map(tuple)
 

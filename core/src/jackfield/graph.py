@@ -16,7 +16,7 @@ import numpy as np
 
 from .dtypes import DType, f32
 from .errors import DTypeError, GraphError, ShapeError
-from .spec import Role, Shape, Spec, View, slice_view, transpose_view
+from .spec import Shape, Spec, View, extents_of, slice_view, transpose_view
 
 __all__ = [
     "Attr",
@@ -199,7 +199,7 @@ def input(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:  # noq
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise GraphError(f"an input's name must be a Python identifier, not {name!r}")
-    return Tensor("input", "", (), Attrs(), _leaf_spec(dtype, shape, "input"), name)
+    return Tensor("input", "", (), Attrs(), Spec(dtype, extents_of(shape), role="input"), name)
 
 
 def constant(value: object, name: str = "") -> Tensor:
@@ -211,7 +211,7 @@ def constant(value: object, name: str = "") -> Tensor:
     """
     # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
     if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
-        spec = _leaf_spec(value.dtype, value.shape, "constant")
+        spec = Spec(value.dtype, extents_of(value.shape), role="constant")
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
     try:
         array = np.asarray(value)
@@ -230,18 +230,7 @@ def state(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:
     """
     if not isinstance(name, str) or not name:
         raise GraphError("a state needs a name, a text: it is how a Session finds it again")
-    return Tensor("state", "", (), Attrs(), _leaf_spec(dtype, shape, "state"), name)
-
-
-def _leaf_spec(dtype: DType, shape: Sequence[int], role: Role) -> Spec:
-    """The Spec of a leaf from what a user gave."""
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"a dtype is one of jackfield's, such as jf.f32, not {dtype!r}")
-    try:
-        extents = tuple(shape)
-    except TypeError:
-        raise ShapeError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
-    return Spec(dtype, extents, role=role)
+    return Tensor("state", "", (), Attrs(), Spec(dtype, extents_of(shape), role="state"), name)
 
 
 def source_bytes(source: Source, spec: Spec) -> memoryview:

@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from .dtypes import DType, of_numpy
-from .errors import ShapeError
+from .dtypes import DType, by_name, of_numpy
+from .errors import DTypeError, ShapeError
 
 __all__ = [
     "MAX_NBYTES",
@@ -26,6 +26,7 @@ __all__ = [
     "Spec",
     "View",
     "broadcast_view",
+    "extents_of",
     "reshape_view",
     "slice_view",
     "transpose_view",
@@ -48,8 +49,9 @@ class Spec:
         differ only on axes of extent 1, are stored as `()`, so equal tensors have equal Specs.
     layout: "" for plain bytes, else the name of a device's packing of a constant.
     role: what kind of tensor it is to a plan.
-    Raises: ShapeError for an extent that is negative or no whole number, more than 32 axes, a row that is no multiple
-        of the block, or a size beyond 2**62 bytes, extents of 0 not counted.
+    Raises: DTypeError for what is no DType; ShapeError for an extent that is negative or no whole number (bools are
+        none), more than 32 axes, a row that is no multiple of the block, or a size beyond 2**62 bytes, extents of 0 not
+        counted.
     """
 
     dtype: DType
@@ -59,12 +61,15 @@ class Spec:
     role: Role = "temporary"
 
     def __post_init__(self) -> None:
-        try:
-            shape = tuple(map(index, self.shape))
-        except TypeError:
-            raise ShapeError(f"a shape is a tuple of whole numbers, not {self.shape!r}") from None
-        object.__setattr__(self, "shape", shape)
-        if any(n < 0 for n in shape):
+        if not isinstance(self.dtype, DType):
+            raise DTypeError(f"a dtype is one of jackfield's, {_meant(self.dtype)}, not {self.dtype!r}")
+        shape = self.shape
+        if type(shape) is not tuple or any(type(n) is not int for n in shape):
+            shape = extents_of(shape)
+            object.__setattr__(self, "shape", shape)
+        if any(type(n) is not int for n in self.strides):
+            raise ShapeError(f"strides are a tuple of whole numbers, not {self.strides!r}")
+        if shape and min(shape) < 0:
             raise ShapeError(f"shape {list(shape)} has a negative extent")
         if len(shape) > MAX_RANK:
             raise ShapeError(f"a shape of {len(shape)} axes: at most {MAX_RANK}")
@@ -169,6 +174,30 @@ class Spec:
         if self.strides:
             text += f" strides {list(self.strides)}"
         return text + (f" layout {self.layout}" if self.layout else "")
+
+
+def extents_of(shape: Iterable[object]) -> Shape:
+    """What somebody gave for a shape, as a tuple of Python's own integers; numpy's are taken.
+
+    Raises: ShapeError for bools, fractions, and what is no sequence.
+    """
+    try:
+        extents = tuple(shape)
+        if not any(isinstance(n, (bool, np.bool_)) for n in extents) and not isinstance(shape, (str, bytes)):
+            return tuple(map(index, extents))  # type: ignore[arg-type]  # what is no number raises TypeError
+    except TypeError:
+        pass
+    one = f"; for one axis write ({shape!r},)" if isinstance(shape, int) and not isinstance(shape, bool) else ""
+    raise ShapeError(f"a shape is a tuple of whole numbers, not {shape!r}{one}")
+
+
+def _meant(dtype: object) -> str:
+    """The public name of the dtype that somebody wrote as numpy's or as text; else an example."""
+    try:
+        known = by_name(dtype) if isinstance(dtype, str) else of_numpy(np.dtype(dtype or ""))  # type: ignore[call-overload]
+    except (DTypeError, TypeError):
+        return "such as jf.f32"
+    return f"here jf.{known.name if known.name != 'bool' else 'bool_'}"
 
 
 def units_of(dtype: DType, shape: Shape) -> Shape:
