@@ -11,7 +11,7 @@ struct BlockScratch {
     bool own_x;                     // every worker rounds all of x: cheaper than meeting at a barrier
 
     JF_INLINE BlockScratch(const Product& p, int32_t workers) {
-        x_row = activation_of(p.dtype).row_nbytes(p.k);
+        x_row = rounding_of(p.dtype).activation.row_nbytes(p.k);
         x = up_to(p.most_rows * x_row, 64);
         line = up_to(4 * p.k, 64);
         group = p.layout == ROWS16 ? 0 : group_nbytes(p.dtype, p.k);
@@ -35,14 +35,14 @@ template <class F> JF_INLINE void each_row(const Product& p, int64_t from, int64
 }
 
 inline void round_rows(const Product& p, char* x, float* line, int64_t from, int64_t to) {
-    const Activation a = activation_of(p.dtype);
-    const int64_t row_nbytes = a.row_nbytes(p.k);
+    const Rounding rounding = rounding_of(p.dtype);
+    const int64_t row_nbytes = rounding.activation.row_nbytes(p.k);
     const bool dense = p.x_dtype == F32 && p.x_stride == 4;
     each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
         const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST);
         const char* row = p.x(p, t);
         if (!dense) read_floats(p.x_dtype, row, p.x_stride, p.k, line);
-        quantise_row(a, dense ? (const float*)row : line, p.k, x + (begin + panel.start) * row_nbytes, panel.width,
+        rounding.row(dense ? (const float*)row : line, p.k, x + (begin + panel.start) * row_nbytes, panel.width,
                      t - begin - panel.start);
     });
 }
@@ -60,7 +60,7 @@ JF_INLINE void store_results(const Product& p, char* row, int64_t n, int64_t val
 // All rows of a segment times `count` groups that lie packed at `packed`; the first is group g of its matrix.
 inline void multiply_groups(const Product& p, const char* x, int64_t segment, const char* packed, int64_t g, int64_t count) {
     const int64_t begin = p.begin(segment), rows = p.end(segment) - begin, blocks = p.k / block_length(p.dtype);
-    const int64_t row_nbytes = activation_of(p.dtype).row_nbytes(p.k), size = group_nbytes(p.dtype, p.k);
+    const int64_t row_nbytes = rounding_of(p.dtype).activation.row_nbytes(p.k), size = group_nbytes(p.dtype, p.k);
     const int64_t quants = quants_at(p.dtype, p.k);
     alignas(64) float out[WIDEST * GROUP];
     for (int64_t start = 0, width; start < rows; start += width) {

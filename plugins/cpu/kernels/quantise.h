@@ -78,14 +78,19 @@ template <bool SUPER> JF_INLINE __m128i round_half(const float* x, float f) {
 #endif
 }
 
-JF_INLINE int32_t sum_quants(__m128i q) {
+// The sum of sixteen quants, in lane 0.
+JF_INLINE __m128i sum_quants(__m128i q) {
     const __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(s) + _mm_cvtsi128_si32(_mm_unpackhi_epi64(s, s)) - 16 * 128;
+    return _mm_sub_epi32(_mm_add_epi32(s, _mm_unpackhi_epi64(s, s)), _mm_set1_epi32(16 * 128));
 }
 
-// Quants, scale and sums of a unit of row m.
-JF_INLINE void store_unit(const Activation& a, const __m128i* q, float d, char* unit, int64_t width, int64_t m) {
-    char* quants = unit + m * a.quant_nbytes();
+JF_INLINE void store_lane(char* to, __m128i v) { _mm_store_ss((float*)to, _mm_castsi128_ps(v)); }
+
+// Quants, scale and sums of a unit of row m. T: what has an `activation`, a Format.
+template <class T> JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_t width, int64_t m) {
+    constexpr Activation a = T::activation;
+    const __m128i q[2] = {low, high}, zero = _mm_setzero_si128();
+    char *quants = unit + m * a.quant_nbytes(), *scale = unit + width * a.quant_nbytes() + 4 * m;
     for (int half = 0; half < 2; half++) {
         if (a.wide) {
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(q[half], 8), 8), odd = _mm_srai_epi16(q[half], 8);
@@ -95,48 +100,57 @@ JF_INLINE void store_unit(const Activation& a, const __m128i* q, float d, char* 
             _mm_storeu_si128((__m128i*)(quants + 16 * half), q[half]);
         }
     }
-    const int32_t sums[2] = {sum_quants(q[0]), sum_quants(q[1])};
-    char* scale = unit + width * a.quant_nbytes() + 4 * m;
     memcpy(scale, &d, 4);
-    if (a.affine) {
-        const float s = d * float(sums[0] + sums[1]);
-        memcpy(scale + 4 * width, &s, 4);
+    const __m128i first = sum_quants(low), second = sum_quants(high), both = _mm_add_epi32(first, second);
+    constexpr int shift = a.offset ? __builtin_ctz(unsigned(a.offset)) : 0;  // offsets are powers of two
+    if constexpr (a.affine) {
+        _mm_store_ss((float*)(scale + 4 * width), _mm_mul_ss(_mm_cvtepi32_ps(both), _mm_set_ss(d)));
+    } else if constexpr (a.halves == 1) {
+        store_lane(scale + 4 * width, _mm_sub_epi32(zero, _mm_slli_epi32(both, shift)));
     } else {
-        const int32_t first = -a.offset * (a.halves == 2 ? sums[0] : sums[0] + sums[1]), second = -a.offset * sums[1];
-        memcpy(scale + 4 * width, &first, 4);
-        if (a.halves == 2) memcpy(scale + 8 * width, &second, 4);
+        store_lane(scale + 4 * width, _mm_sub_epi32(zero, _mm_slli_epi32(first, shift)));
+        store_lane(scale + 8 * width, _mm_sub_epi32(zero, _mm_slli_epi32(second, shift)));
+    }
+}
+
+constexpr int64_t SCALED = 16;  // blocks whose scales are worked out side by side: divisions are slow one by one
+
+// What `count` blocks are multiplied by before rounding, and their scales: both 0 for a block of zeros, or one so small
+// that the inverse of its scale overflows; the scale NaN for a block that holds inf or NaN (its quants do not matter).
+template <bool SUPER> JF_INLINE void find_scales(const float* x, int64_t count, float* factors, float* scales) {
+    constexpr int block = SUPER ? 256 : 32;
+    alignas(64) float extremes[SCALED] = {};
+    for (int64_t b = 0; b < count; b++) {
+        const float* from = x + b * block;
+        const uint32_t top = uint32_t(magnitude(from, block));
+        int first = 0;  // q8_K: the first element of largest magnitude, with its sign
+        while (SUPER && (bits_of_float(from[first]) & 0x7fffffff) != top) first++;
+        extremes[b] = SUPER ? from[first] : float_of(top);
+    }
+    for (int64_t b = 0; b < SCALED; b += W) {
+        const vf v = load<F32>((const char*)(extremes + b));
+        const vf by = SUPER ? -127.0f / v : v / 127.0f, inverse = 1.0f / by;
+        vf factor = SUPER ? by : inverse, scale = SUPER ? inverse : by;
+        const vi alive = factor - factor == 0;
+        factor = of_bits(bits_of(factor) & alive);
+        scale = of_bits(bits_of(scale) & alive) + (v - v);
+        store<F32>((char*)(factors + b), factor);
+        store<F32>((char*)(scales + b), scale);
     }
 }
 
 // One row x (k f32) becomes row m of a panel.
-inline void quantise_row(const Activation& a, const float* x, int64_t k, char* panel, int64_t width, int64_t m) {
-    const int block = a.super ? 256 : 32;
-    const int64_t step = width * a.unit_nbytes();
-    for (int64_t at = 0; at < k; at += block) {
-        const int32_t top = magnitude(x + at, block);
-        const bool finite = top < 0x7f800000;
-        float f, d;
-        if (a.super) {  // q8_K: the first element of largest magnitude becomes -127
-            int i = 0;
-            while (finite && float_of(uint32_t(top)) != __builtin_fabsf(x[at + i])) i++;
-            f = -127 / x[at + i];
-            d = 1 / f;
-        } else {
-            d = float_of(uint32_t(top)) / 127;
-            f = 1 / d;
-        }
-        if (!(f - f == 0)) f = d = 0;  // a block of zeros, or so small that the inverse overflows
-        if (!finite) {
-            f = 0;
-            d = __builtin_nanf("");
-        }
-        for (int u = 0; u < block; u += 32) {
-            __m128i q[2] = {};
-            for (int half = 0; finite && half < 2; half++) {
-                const float* from = x + at + u + 16 * half;
-                q[half] = a.super ? round_half<true>(from, f) : round_half<false>(from, f);
-            }
-            store_unit(a, q, d, panel + (at + u) / 32 * step, width, m);
+template <class T> void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t m) {
+    constexpr Activation a = T::activation;
+    constexpr int64_t block = a.super ? 256 : 32, most = SCALED * block;
+    for (int64_t at = 0; at < k; at += most) {
+        const int64_t n = k - at < most ? k - at : most;
+        alignas(64) float factors[SCALED], scales[SCALED];
+        find_scales<a.super>(x + at, n / block, factors, scales);
+        for (int64_t u = 0; u < n; u += 32, panel += width * a.unit_nbytes()) {
+            const float *from = x + at + u, f = factors[u / block];
+            const __m128i low = round_half<a.super>(from, f), high = round_half<a.super>(from + 16, f);
+            store_unit<T>(low, high, scales[u / block], panel, width, m);
         }
     }
 }

@@ -204,16 +204,23 @@ inline Tile find_tile(int32_t dtype, int64_t width) {
     }
 }
 
-inline Activation activation_of(int32_t dtype) {
+// What the weights of one dtype ask of x, and how a row of it is rounded.
+struct Rounding {
+    Activation activation;
+    void (*row)(const float* x, int64_t k, char* panel, int64_t width, int64_t m);
+};
+template <int32_t D> JF_INLINE Rounding rounding() { return {Format<D>::activation, quantise_row<Format<D>>}; }
+
+inline Rounding rounding_of(int32_t dtype) {
     switch (dtype) {
-        case Q4_0: return Format<Q4_0>::activation;
-        case Q4_1: return Format<Q4_1>::activation;
-        case Q5_0: return Format<Q5_0>::activation;
-        case Q5_1: return Format<Q5_1>::activation;
-        case Q8_0: return Format<Q8_0>::activation;
-        case Q4_K: return Format<Q4_K>::activation;
-        case Q5_K: return Format<Q5_K>::activation;
-        default: return Format<Q6_K>::activation;
+        case Q4_0: return rounding<Q4_0>();
+        case Q4_1: return rounding<Q4_1>();
+        case Q5_0: return rounding<Q5_0>();
+        case Q5_1: return rounding<Q5_1>();
+        case Q8_0: return rounding<Q8_0>();
+        case Q4_K: return rounding<Q4_K>();
+        case Q5_K: return rounding<Q5_K>();
+        default: return rounding<Q6_K>();
     }
 }
 
