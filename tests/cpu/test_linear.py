@@ -1,4 +1,4 @@
-"""Products and row look-up of the CPU wheel at every level the machine has: sizes, integers, hostile values, layouts."""
+"""Products and row look-up of the CPU wheel at every level here: sizes, integers, hostile values, layouts."""
 
 from __future__ import annotations
 
