@@ -54,6 +54,17 @@ def test_cuts(tokens, chunks):
     assert chunk_rows(tokens) == chunks
 
 
+@pytest.mark.parametrize("batch", [1, 4, 32])
+def test_no_plan_is_larger_than_the_batch(batch, family_path, monkeypatch):
+    with jackfield_llm.load(family_path("llama"), "reference", context=64, batch=batch) as model:
+        made = []
+        plan = model._plan
+        monkeypatch.setattr(model, "_plan", lambda rows, logits: made.append(rows) or plan(rows, logits))
+        last = model.prefill([5] * 40)
+        assert max(made) == batch
+        assert families.nmse(last, model.logits([5] * 40)[-1]) < 1e-5
+
+
 # ---- files
 
 
@@ -82,7 +93,8 @@ def test_a_file_without_a_vocabulary(family_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"context": 0}, {"context": -1}, {"context": 2.5}, {"context": True}, {"cache_dtype": "q8_0"}]
+    "wrong",
+    [{"context": 0}, {"context": -1}, {"context": 2.5}, {"context": True}, {"cache_dtype": "q8_0"}, {"batch": 64}],
 )
 def test_wrong_wishes(wrong, family_path):
     ((key, value),) = wrong.items()

@@ -308,6 +308,36 @@ def test_heads_must_share_evenly(metadata):
 # ---- settings no golden file has
 
 
+def test_a_softcap_bends_the_logits(opened):
+    """y becomes c tanh(y / c)."""
+    file = opened("gemma3")
+    ids, _ = golden("gemma3")
+    with load("x") as model:
+        plain = model.logits(ids[:8]).astype(np.float64)
+    file.metadata["gemma3.final_logit_softcapping"] = 2.5
+    with load("x") as model:
+        bent = model.logits(ids[:8])
+    assert np.abs(plain).max() > 2.5
+    assert nmse(bent, 2.5 * np.tanh(plain / 2.5)) < 1e-10
+
+
+@pytest.mark.parametrize("stem", ["attn_output", "ffn_gate", "ffn_up", "ffn_down"])
+def test_biases_are_added_where_a_file_has_them(stem, opened):
+    """What a bias adds at the end of a layer is what the norm of the next sees; zeros add nothing."""
+    file = opened("llama")
+    ids, theirs = golden("llama")
+    outputs = file.tensors[f"blk.0.{stem}.weight"].shape[0]
+    distances = []
+    for value in (0.0, 0.5):
+        raw = memoryview(np.full(outputs, value, np.float32)).cast("B")
+        for layer in (0, 1):
+            file.tensors[f"blk.{layer}.{stem}.bias"] = families.Tensor((outputs,), jf.f32, raw)
+        with load("x") as model:
+            distances.append(nmse(model.logits(ids), theirs))
+    assert distances[0] < 1e-9
+    assert distances[1] > 1e-3
+
+
 def rope_of(metadata, **keys):
     named = {f"llama.rope.{k}": v for k, v in keys.items()}
     return read_config({**metadata["llama"], **named}).layers[0].rope
