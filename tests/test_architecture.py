@@ -21,7 +21,7 @@ RUNGS = (
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",
-    "names manifest trust stages probe",
+    "names variables manifest trust stages probe",
     "discovery loading registry",
     "candidates updates search placement partition packing memory shard blueprint",
     "report hosting store binding checks",
@@ -35,7 +35,7 @@ LADDER = [module for rung in RUNGS for module in rung.split()]
 
 LAZY = {"__init__"}  # names for people; nothing but the command line stands behind it
 PLUGIN_MAY_IMPORT = {"jackfield.backend"}
-ONCE_UPON_A_TIME = {"probe", "shard", "diff", "profile"}  # rungs that later releases fill
+LATER_RUNGS = {"probe", "shard", "diff", "profile"}  # rungs that later releases fill
 
 FORBIDDEN = re.compile(
     r"\b(?<!static_)(abort|_?exit|_Exit|quick_exit|assert|f?printf|f?puts|putchar|terminate)\s*\(|\bstd::(cout|cerr|clog)\b"
@@ -84,7 +84,7 @@ def test_core_imports_only_what_stands_above(path):
 def test_every_module_is_on_the_ladder():
     there = {module_of(path) for path in CORE_FILES}
     assert there - set(LADDER) == set()
-    assert set(LADDER) - there <= ONCE_UPON_A_TIME
+    assert set(LADDER) - there <= LATER_RUNGS
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,35 @@ def test_core_names_no_plugin():
     for path in CORE_FILES:
         for name in imported(path):
             assert name.removeprefix("jackfield_") not in plugins or not name.startswith("jackfield_")
+
+
+KINDS = {p.name for p in (ROOT / "plugins").iterdir() if (p / "pyproject.toml").exists()} | {"cuda", "metal", "hexagon"}
+CLASS_WORD = "cpu"  # also a class of devices, whose name stands in one place
+DEVICE_TEXT = re.compile(rf"(?:\S*[+,])?(?:{'|'.join(sorted(KINDS))})(?:[:+,]\S*)?")
+
+
+def literals(path: Path) -> list[tuple[str, int]]:
+    """Texts of a source that are no docstring."""
+    tree = ast.parse(path.read_text())
+    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docs]
+    return [(n.value, n.lineno) for n in constants if isinstance(n.value, str)]
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
+def test_no_text_of_the_core_is_a_kind_of_a_plugin(path):
+    """Sentences may give examples; a literal that is a kind, a device or a selection may not be code."""
+    for text, line in literals(path):
+        if path.name == "names.py" and text == CLASS_WORD:
+            continue
+        assert not DEVICE_TEXT.fullmatch(text), f"{path.name}:{line}: {text!r}"
+
+
+def test_what_counts_as_a_kind():
+    assert all(
+        DEVICE_TEXT.fullmatch(text) for text in ("cpu", "cuda:0", "cuda:0+cpu", "sim+cpu", "metal:emu", "hexagon:*")
+    )
+    assert not any(DEVICE_TEXT.fullmatch(text) for text in ("a kind such as cpu.", "cpus", "sim", "accel", ""))
 
 
 def native_sources() -> list[Path]:

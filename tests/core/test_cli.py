@@ -12,6 +12,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fakes import Minimal, Picky, registered
 
 import jackfield as jf
 from jackfield import registry
@@ -85,6 +86,30 @@ def test_a_wrong_name_is_wrong_use():
     assert run("nix").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("variable", "code", "says"),
+    [
+        ({"JACKFIELD_DEVICE": "cdua:0"}, 2, "'cdua:0'"),
+        ({"JACKFIELD_DEVICE": "sim", "JACKFIELD_SIM": "mem=1"}, 1, "mem is '1', must be a size with its unit"),
+    ],
+)
+def test_devices_are_listed_although_the_environment_names_none(monkeypatch, variable, code, says):
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    result = run("devices")
+    assert result.exit_code == code
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]][:1] == ["reference:0"]
+    assert says in result.stderr
+    document, code_too = parsed("devices")
+    assert code_too == code
+    assert (document["devices"][0]["name"], document["chosen"]) == ("reference:0", [])
+    assert says in document["error"]
+
+
+def test_a_selection_that_is_right_has_no_error():
+    assert parsed("devices", "sim")[0]["error"] is None
+
+
 def test_what_is_wrong_ends_with_1(monkeypatch):
     monkeypatch.setenv("JACKFIELD_SIM", "mem=1")
     result = run("devices", "sim")
@@ -129,6 +154,13 @@ def test_doctor_tells_what_is_wrong(monkeypatch, tmp_path):
     assert text.exit_code == 1
     assert "open-error" in text.stdout
     assert "JACKFIELD_SIM=refuse=~: shape and faults of sim" in text.stdout
+
+
+def test_explain_allocates_nothing(graph):
+    device = Minimal("one:0")
+    with registered(Picky([device])):
+        assert run("explain", graph, "--device", "one").exit_code == 0
+    assert set(device.counts) == set()
 
 
 def test_explain(graph):
@@ -212,6 +244,41 @@ def test_the_errors_of_other_commands_become_one_line():
     finally:
         del app.commands["raises"]
     assert (result.exit_code, result.stderr) == (1, "Error: something specific\n")
+
+
+def test_ctrl_c_in_a_command_ends_with_130():
+    @click.command("waits")
+    def waits():
+        raise KeyboardInterrupt
+
+    app.add_command(waits)
+    try:
+        result = run("waits")
+    finally:
+        del app.commands["waits"]
+    assert (result.exit_code, result.output) == (130, "")
+
+
+@pytest.mark.parametrize("module", ["numpy", "jackfield.dtypes", "click", "jackfield.cli.app", "importlib.metadata"])
+def test_ctrl_c_while_the_program_starts_ends_with_130(module):
+    """The signal comes at the import of this module."""
+    code = (
+        "import builtins, signal, sys\n"
+        "usual = builtins.__import__\n"
+        "def watched(name, globals=None, locals=None, fromlist=(), level=0):\n"
+        "    package = (globals or {}).get('__package__') or ''\n"
+        "    whole = f'{package}.{name}'.strip('.') if level else name\n"
+        f"    if whole == {module!r}:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    return usual(name, globals, locals, fromlist, level)\n"
+        "builtins.__import__ = watched\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['jackfield', 'devices', 'sim']\n"
+        "from _jackfield import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_as_a_module_and_its_version():

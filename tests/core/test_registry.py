@@ -11,9 +11,12 @@ import pytest
 
 from jackfield import registry as module
 from jackfield.backend import Backend, Device, Kernel, Memory, Target, Unavailable
+from jackfield.discovery import Found
 from jackfield.errors import ContractError, DeviceError, DeviceNameError, ForkedError, HookError
 from jackfield.errors import Unavailable as UnavailableError
+from jackfield.loading import Plugin
 from jackfield.registry import Registry
+from jackfield.stages import Stop, error_of
 
 F32 = frozenset({"f32"})
 
@@ -259,6 +262,14 @@ def test_listing(registry):
     assert (toy.memory.total, toy.flags, toy.simulated, toy.state) == (1 << 30, ("bf16", "f16"), False, "ok")
     assert (reference.name, reference.simulated) == ("reference:0", False)
     assert (sim.name, sim.simulated) == ("sim:0", True)
+
+
+@pytest.mark.parametrize("text", ["toy: TOY_QUEUES is 0", "toy is not plugged in", "no card", "toys: none"])
+def test_the_name_is_said_once(text):
+    found = Found("toy", "jackfield-toy", "1", "", "")
+    status = Stop("open", "absent", "no-device", text).on(Plugin(found).status)
+    says = str(error_of(status))
+    assert says == (text if text.startswith(("toy:", "toy ")) else f"toy: {text}")
 
 
 def test_status_as_text(registry):

@@ -1,4 +1,7 @@
-"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call."""
+"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call.
+
+Of these, `jackfield_spans` is only checked in this version; times of a call come from `Plan.trace`, a run at a time.
+"""
 
 from __future__ import annotations
 
@@ -64,4 +67,4 @@ def jackfield_hardware() -> list[Seen]:  # type: ignore[empty-body]
 
 @hookspec
 def jackfield_spans(device: Device) -> list[Span]:  # type: ignore[empty-body]
-    """Device-side times, asked once after a profiled call."""
+    """Device-side times, for after a profiled call. Known, so that a plugin may have it; this version never asks it."""

@@ -23,7 +23,7 @@ from .discovery import CORE_WINDOW, Found, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
 from .hookspecs import Finding, Seen
 from .manifest import DeviceKind, Version, spoken, window_text
-from .names import Term, near, parse
+from .names import HOST_CLASS, Term, near, parse
 from .stages import BackendStatus, Stop, error_of
 from .trust import Wishes
 
@@ -50,7 +50,7 @@ class OpenDevice:
     @property
     def is_host(self) -> bool:
         """A last resort: class cpu, or the reference. Its memory is that of the program, which plans nothing for it."""
-        return self.device_class == "cpu" or self.backend.name == "reference"
+        return self.device_class == HOST_CLASS or self.backend.name == "reference"
 
 
 class _Stopped(Exception):

@@ -18,7 +18,8 @@ from .errors import DeviceNameError
 
 __all__ = ["CLASSES", "Names", "Term", "near", "no_such_kind", "parse", "wrong"]
 
-CLASSES = ("cpu", "gpu", "npu", "dsp", "accel")
+HOST_CLASS = "cpu"
+CLASSES = (HOST_CLASS, "gpu", "npu", "dsp", "accel")
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -181,7 +182,7 @@ def no_such_kind(text: str, term: Term, installed: Sequence[str]) -> DeviceNameE
     match = _SHORTHAND.fullmatch(term.kind)
     if match and match[1] in installed and len(match[2]) < 10:
         return wrong(text, term.column, f"did you mean {match[1]}:{int(match[2])}?")
-    if term.kind in CLASSES and term.kind != "cpu":  # cpu is also the kind its users mean
+    if term.kind in CLASSES and term.kind != HOST_CLASS:  # which is also the kind its users mean
         return wrong(text, term.column, f"{term.kind} is a class of devices; name a kind instead; installed: {have}")
     like = near(term.kind, [*installed, "auto"])
     hint = f"near: {like}; " if like else ""

@@ -21,11 +21,12 @@ from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError
 from .hookspecs import Finding, Seen
 from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
-from .names import CLASSES, Term, no_such_kind, parse, wrong
+from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
 from .stages import BackendStatus
-from .trust import Wishes, setting
+from .trust import Wishes
+from .variables import setting, unknown
 
 __all__ = [
     "DeviceInfo",
@@ -112,8 +113,17 @@ class Registry:
                 old = {p.found: p for p in self._plugins}
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
                 self._stamp = stamp if whole else None  # what could not be read is tried again
+                self._warn_of_variables()
             listed = sorted([*self._plugins, *self._registered.values()], key=lambda p: (p.found.name, p.found.dist))
             return [*listed, self._own("reference"), self._own("sim")]
+
+    def _warn_of_variables(self) -> None:
+        """A name that nobody reads is most often a mistyped one."""
+        manifests = [p.found.manifest for p in self._plugins if p.found.manifest is not None]
+        for name, like in unknown(name for m in manifests for name, _ in m.env):
+            if (name,) not in self._told:
+                self._told.add((name,))
+                log.warning("%s is set, but nothing here reads it%s", name, f"; did you mean {like}?" if like else "")
 
     def _wishes(self) -> Wishes:
         return Wishes.parse(setting("JACKFIELD_BACKENDS"))
@@ -209,8 +219,8 @@ class Registry:
 
     def fallbacks(self) -> tuple[OpenDevice, ...]:
         """What may take over: all devices of class cpu by priority, then the reference. Never a simulated one."""
-        cpu = [d for d in self._usable(self._of_class("cpu")) if d.device_class == "cpu"]
-        return (*cpu, *self._open(self._own("reference"), named=True))
+        host = [d for d in self._usable(self._of_class(HOST_CLASS)) if d.device_class == HOST_CLASS]
+        return (*host, *self._open(self._own("reference"), named=True))
 
     def _auto(self) -> tuple[OpenDevice, ...]:
         chosen: list[OpenDevice] = []

@@ -23,14 +23,14 @@ from .plan import Plan
 from .registry import OpenDevice
 from .report import tell
 from .store import StateMemory, Store, check_room, identity
-from .trust import setting
+from .variables import setting
 
 __all__ = ["Session", "States", "compile"]
 
 log = logging.getLogger("jackfield")
 
 POLICIES = ("strict", "prefer", "auto")
-CHECKS = ("nan", "replicas", "promises", "memory")
+CHECKS = ("memory", "nan")
 
 Output = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 PinList = Mapping[Any, str] | Sequence[tuple[Tensor | str, str]]
@@ -136,7 +136,7 @@ class Session:
         self._checks = _checks(setting("JACKFIELD_CHECK"))
         self._store = Store()
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
-        self._finalizer = weakref.finalize(self, Store.close, self._store)
+        self._finalizer = weakref.finalize(self, Store.end, self._store)
         self.states = States(self)
 
     def compile(
@@ -216,17 +216,16 @@ class Session:
                     plan.bind()
 
     def close(self) -> None:
-        """Free all memory; its plans can't be called any more. Twice is nothing. Raises Busy during a call."""
+        """Free all memory; its plans can't be called any more. Twice is nothing.
+
+        Raises: Busy during a call, also of a clone.
+        """
         if self._store.closed:
             return
-        if not self._store.arenas.lock.acquire(blocking=False):
-            raise Busy("close: a call of this Session is under way")
-        try:
+        with self._store.quiet("close"):
             for plan in list(self._plans):
                 plan.unbind()
             self._store.close()
-        finally:
-            self._store.arenas.lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -312,8 +311,8 @@ def _checks(text: str | None) -> frozenset[str]:
     """The words of JACKFIELD_CHECK."""
     words = frozenset(w.strip() for w in (text or "").split(",") if w.strip())
     if unknown := sorted(words - set(CHECKS)):
-        raise PlanError(f"JACKFIELD_CHECK names {unknown[0]!r}; it knows {', '.join(CHECKS)}")
-    return words & {"nan", "memory"}
+        raise PlanError(f"JACKFIELD_CHECK names {unknown[0]!r}; it is a list of {', '.join(CHECKS)}")
+    return words
 
 
 def _only(**arguments: tuple[object, tuple[object, ...]]) -> None:

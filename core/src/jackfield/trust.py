@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
 
-__all__ = ["Distribution", "Refusal", "Wishes", "project_folder", "setting", "where_refused"]
+__all__ = ["Distribution", "Refusal", "Wishes", "project_folder", "where_refused"]
 
 
 class Distribution(Protocol):
@@ -71,11 +71,6 @@ class Wishes:
 def plain(dist: str) -> str:
     """A distribution's name in the one spelling that compares equal."""
     return dist.strip().lower().replace("_", "-").replace(".", "-")
-
-
-def setting(name: str) -> str | None:
-    """A JACKFIELD_* variable; None when unset or empty, and under `python -I` and `-E`, which ask to ignore them."""
-    return None if sys.flags.ignore_environment else os.environ.get(name) or None
 
 
 def where_refused(dist: Distribution, label: str, module: str) -> Refusal | None:

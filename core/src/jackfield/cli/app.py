@@ -15,6 +15,7 @@ from .explain import explain
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
+INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 
 class Commands(click.Group):
@@ -36,6 +37,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except DeviceNameError as e:
             raise click.UsageError(str(e), ctx) from e
         except Error as e:
@@ -77,5 +80,5 @@ for _command in (devices, doctor, explain):
 
 
 def main() -> None:
-    """Entry point of the script. Exit codes: 0 fine, 1 something is wrong, 2 wrong use."""
+    """Entry point of the script. Exit codes: 0 fine, 1 something is wrong, 2 wrong use, 130 Ctrl-C."""
     app(prog_name="jackfield")

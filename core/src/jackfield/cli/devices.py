@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from jackfield import registry
+from jackfield.errors import Error
 
 from .output import document, json_option, nbytes, table
 
@@ -26,12 +28,25 @@ def device_fields(info: registry.DeviceInfo) -> dict[str, Any]:
 @json_option
 def devices(selection: str | None, *, as_json: bool) -> None:
     """List devices in the order `auto` takes them; a star marks those that SELECTION, such as cuda:0+cpu, chooses."""
-    chosen = registry.select(selection)
-    names = [d.name for d in chosen.devices]
+    names: list[str] = []
+    wrong: Error | None = None
+    try:
+        names = [d.name for d in registry.select(selection).devices]
+    except Error as e:
+        if selection is not None:
+            raise
+        wrong = e  # of the environment: what is there must be told all the same
     infos = registry.devices()
     if as_json:
-        document("devices", {"devices": [device_fields(i) for i in infos], "chosen": names})
-        return
+        error = None if wrong is None else str(wrong)
+        document("devices", {"devices": [device_fields(i) for i in infos], "chosen": names, "error": error})
+    else:
+        _print(infos, names)
+    if wrong is not None:
+        raise wrong
+
+
+def _print(infos: Sequence[registry.DeviceInfo], names: Sequence[str]) -> None:
     rows = [
         (
             "*" if i.name in names else "",

@@ -14,9 +14,8 @@ from jackfield import registry
 from jackfield.backend import API
 from jackfield.discovery import CORE_VERSION
 from jackfield.manifest import Manifest, this_platform
-from jackfield.names import near
 from jackfield.stages import BackendStatus
-from jackfield.trust import setting
+from jackfield.variables import PREFIX, VARIABLES, setting, unknown
 
 from .devices import device_fields
 from .output import console, document, json_option, shortened, table
@@ -24,14 +23,6 @@ from .output import console, document, json_option, shortened, table
 __all__ = ["doctor"]
 
 WRONG = ("failed", "crashed", "hung", "refused")
-
-VARIABLES = {
-    "JACKFIELD_DEVICE": "the selection when no device is given",
-    "JACKFIELD_POLICY": "strict, prefer or auto",
-    "JACKFIELD_BACKENDS": "which backends may load",
-    "JACKFIELD_SIM": "shape and faults of sim",
-    "JACKFIELD_CHECK": "checks while debugging",
-}
 
 
 @click.command()
@@ -76,20 +67,12 @@ def _core() -> dict[str, Any]:
 
 def _environment(manifests: list[Manifest]) -> list[dict[str, str]]:
     known = VARIABLES | {name: text for manifest in manifests for name, text in manifest.env}
+    mistyped = {name: "unknown" + (f"; did you mean {like}?" if like else "") for name, like in unknown(known)}
     return [
-        {"name": name, "value": value, "effect": _effect(name, known)}
+        {"name": name, "value": value, "effect": (known | mistyped)[name] if setting(name) is not None else "ignored"}
         for name, value in sorted(os.environ.items())
-        if name.startswith("JACKFIELD_")
+        if name.startswith(PREFIX)
     ]
-
-
-def _effect(name: str, known: dict[str, str]) -> str:
-    if setting(name) is None:
-        return "ignored"
-    if name in known:
-        return known[name]
-    like = near(name, known)
-    return "unknown" + (f"; did you mean {like}?" if like else "")
 
 
 def _backend(status: BackendStatus, manifest: Manifest | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`jackfield explain`: where each node of a saved graph would run, and why."""
+"""`jackfield explain`: where each node of a saved graph would run, and why. Nothing is allocated or uploaded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from jackfield.explain import explain as dry_run
 from jackfield.saved import load_graph
-from jackfield.session import Session
 
 from .output import console, document, json_option, shortened
 
@@ -23,8 +23,7 @@ __all__ = ["explain"]
 @json_option
 def explain(graph: Path, device: str | None, policy: str | None, *, as_json: bool) -> None:
     """Plan GRAPH, a file written by jackfield.save, and print devices, copies, memory and every reason."""
-    with Session(device, policy=policy) as session:
-        report = session.compile(load_graph(graph)).explain()
+    report = dry_run(load_graph(graph), device, policy=policy)
     if as_json:
         fields = report.to_dict()
         fields.pop("schema")

@@ -1,0 +1,43 @@
+"""The JACKFIELD_* variables: what each is for, and what the environment says.
+
+A plugin's own variables stand in its manifest; this table holds all others, also those of the tests and of `bench/`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from .names import near
+
+__all__ = ["PREFIX", "VARIABLES", "setting", "unknown"]
+
+PREFIX = "JACKFIELD_"
+
+VARIABLES = {
+    "JACKFIELD_DEVICE": "the selection when no device is given",
+    "JACKFIELD_POLICY": "strict, prefer or auto",
+    "JACKFIELD_BACKENDS": "which backends may load",
+    "JACKFIELD_CHECK": "checks while debugging: memory, nan",
+    "JACKFIELD_SIM": "shape and faults of sim",
+    "JACKFIELD_CACHE": "folder of fetched models",
+    "JACKFIELD_REQUIRE": "tests: what must be there",
+    "JACKFIELD_VOCABS": "tests: folder of vocabulary files",
+    "JACKFIELD_PEER_DIR": "bench: folder of the peer's build",
+}
+
+
+def setting(name: str) -> str | None:
+    """A JACKFIELD_* variable; None when unset or empty, and under `python -I` and `-E`, which ask to ignore them."""
+    return None if sys.flags.ignore_environment else os.environ.get(name) or None
+
+
+def unknown(known: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Every JACKFIELD_* variable that is set and not known, and the known name most like it, or ""."""
+    names = {*VARIABLES, *known}
+    words = [name.removeprefix(PREFIX) for name in names]
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in names and setting(name) is not None:
+            like = near(name.removeprefix(PREFIX), words)
+            yield name, like and PREFIX + like
