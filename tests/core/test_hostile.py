@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -158,3 +163,80 @@ def test_something_made_of_nothing(device, name):
     arrays = {"x": np.zeros((3, 0)), "y": np.zeros((5, 0)), "z": np.arange(6.0).reshape(2, 3)}
     got = plan(**{n: arrays[n].astype(np.float32) for n in plan.inputs})
     np.testing.assert_array_equal(got.reshape(-1), np.reshape(want, -1))
+
+
+# ---- calls and ends at once
+
+
+class Gate:
+    """An input that stops a call half way: its bytes are asked for when the call has begun."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __dlpack_device__(self):
+        self.reached.set()
+        assert self.open.wait(60)
+        return (1, 0)
+
+    def __dlpack__(self, **keywords):
+        return np.ones(2, np.float32).__dlpack__(**keywords)
+
+
+@contextmanager
+def under_way(plan):
+    """A call of the plan is under way in another thread; its result comes with the end."""
+    gate, results = Gate(), []
+    thread = threading.Thread(target=lambda: results.append(plan(x=gate)))
+    thread.start()
+    try:
+        assert gate.reached.wait(60)
+        yield results
+    finally:
+        gate.open.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_memory_of_a_call_is_never_freed_under_it(device, depth):
+    session = jf.Session(device)
+    plan = session.compile(ops.scale(jf.input("x", (2,)), scale=2.0))
+    for _ in range(depth):
+        plan = plan.clone()
+    with under_way(plan) as results, pytest.raises(errors.Busy, match="close"):
+        session.close()
+    np.testing.assert_array_equal(results[0], [2, 2])
+    session.close()
+    with pytest.raises(errors.PlanError, match="closed"):
+        plan(x=np.ones(2, np.float32))
+    with pytest.raises(errors.PlanError, match="closed"):
+        plan.clone()
+
+
+_LEFT_RUNNING = """
+import sys, threading, numpy as np, jackfield as jf
+x = jf.input("x", (128, 512))
+y = jf.ops.linear(x, jf.constant(np.ones((512, 512), np.float32)))
+plan, begun = jf.compile(y, device=sys.argv[1]), threading.Event()
+plan = plan.clone() if sys.argv[2] == "clone" else plan
+
+def forever():
+    try:
+        while True:
+            plan(x=np.ones((128, 512), np.float32))
+            begun.set()
+    except jf.errors.PlanError as e:
+        assert "closed" in str(e)
+
+threading.Thread(target=forever, daemon=True).start()
+assert begun.wait(60)
+"""
+
+
+@pytest.mark.parametrize("device", ["reference", "sim"])
+@pytest.mark.parametrize("what", ["plan", "clone"])
+def test_a_process_may_end_during_a_call(device, what):
+    command = [sys.executable, "-c", _LEFT_RUNNING, device, what]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

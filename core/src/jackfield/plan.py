@@ -81,17 +81,18 @@ class Plan:
 
         Of two calls that touch one state the second raises Busy.
         """
-        self._store.check_usable("clone")
-        if not self._arenas.lock.acquire(blocking=False):
+        lock = self._store.arenas.lock  # the Session's, also for the clone of a clone: nothing closes meanwhile
+        if not lock.acquire(blocking=False):
             raise Busy("clone: a call of the Session is under way")
         try:
+            self._store.check_usable("clone")
             arenas = arenas_for(self._drawn)
             self._store.clones.add(arenas)
             clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
-            weakref.finalize(clone, arenas.close)
+            weakref.finalize(clone, arenas.close).atexit = False  # then the Session closes all
             return clone
         finally:
-            self._arenas.lock.release()
+            lock.release()
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self._drawn.flow.nodes)} nodes on {'+'.join(self.devices) or 'the host'}>"

@@ -6,14 +6,15 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
-from .errors import DeviceError, DeviceLost, ForkedError, OutOfMemory, PlanError
+from .errors import Busy, DeviceError, DeviceLost, ForkedError, OutOfMemory, PlanError
 from .graph import ArraySource, Source, Tensor, source_bytes
 from .memory import Life, pack
 from .packing import Constant, Key
@@ -24,6 +25,7 @@ __all__ = ["Arenas", "Held", "StateMemory", "Store", "check_room", "identity", "
 log = logging.getLogger("jackfield")
 
 _PIECE = 1 << 20  # bytes of one write of zeros
+_LAST_CALL_S = 5.0  # what a call of a daemon thread gets at the end of the process
 _WORTH_BORROWING = 1 << 16  # bytes; below that the pages around a tensor of a file cost more than a copy of it
 
 
@@ -104,11 +106,11 @@ class Arenas:
 
     def close(self) -> None:
         """Free everything; twice is nothing. In a forked child the parent's memory is left alone."""
-        if self.forks == _Forks.count:
-            for name, chunks in self.chunks.items():
-                _free(self.devices[name], [buffer for buffer, _ in chunks])
-        self.chunks.clear()
+        chunks, self.chunks = self.chunks, {}
         self.last = None
+        if self.forks == _Forks.count:
+            for name, buffers in chunks.items():
+                _free(self.devices[name], [buffer for buffer, _ in buffers])
 
 
 class Store:
@@ -260,8 +262,30 @@ class Store:
 
     # Ends
 
+    @contextmanager
+    def quiet(self, what: str, patience: float = 0.0) -> Iterator[None]:
+        """No call of the Session or of a clone is under way in here. patience: seconds to wait. Raises: Busy."""
+        taken: list[threading.Lock] = []
+        try:
+            for arenas in (self.arenas, *self.clones):  # with the first lock held no clone can be added
+                if not arenas.lock.acquire(timeout=patience):
+                    raise Busy(f"{what}: a call of this Session is under way")
+                taken.append(arenas.lock)
+            yield
+        finally:
+            for lock in taken:
+                lock.release()
+
+    def end(self) -> None:
+        """Close when nobody has the Session any more, or the process ends.
+
+        Then daemon threads may be in a call: the interpreter must not go away under it, nor may its memory.
+        """
+        with suppress(Busy), self.quiet("close", _LAST_CALL_S):
+            self.close()
+
     def close(self) -> None:
-        """Free everything; twice is nothing. In a forked child the parent's memory is left alone."""
+        """Free everything, while all is quiet; twice is nothing. In a forked child the parent's is left alone."""
         if self.closed:
             return
         self.closed = True
