@@ -17,7 +17,7 @@ RUNGS = (
     "dtypes",
     "spec",
     "graph",
-    "draws op rules",
+    "draws attributes findings op rules",
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",

@@ -130,7 +130,7 @@ def misuse():
     yield AttributeValueError, "[top_k] needs the attribute 'k'", lambda: ops.top_k(x)
     yield (
         AttributeValueError,
-        "[scale] scale: an attribute is a number, text, dtype or a tuple of these, not dict",
+        "[scale] scale is of type dict, must be a number, text, dtype or a tuple of these",
         lambda: ops.scale(x, scale={}),
     )
     yield AttributeValueError, "[scale] scale is True, must be a number", lambda: ops.scale(x, scale=True)

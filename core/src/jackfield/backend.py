@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import pluggy
@@ -111,6 +112,17 @@ class Step:
     operands: tuple[Spec | None, ...]
     result: Spec
     attrs: Attrs = field(default_factory=Attrs)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.operands, self.result, self.attrs))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        """Without the hash: that of text differs between processes."""
+        return Step, (self.op, self.operands, self.result, self.attrs)
 
     def __str__(self) -> str:
         parts = [str(o) if o is not None else "-" for o in self.operands]

@@ -7,7 +7,7 @@ never runs). Views are made by the ops of `ops/views.py` and by indexing; both u
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
@@ -40,8 +40,15 @@ Index: TypeAlias = SupportsIndex | slice | EllipsisType
 class Attrs(dict[str, Attr]):
     """Attributes of one op by name: a dict that is never changed, so that it can be hashed."""
 
+    __slots__ = ("_hash",)
+    _hash: int
+
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash(frozenset(self.items()))
+            return self._hash
 
     def _frozen(self, *_: object, **__: object) -> None:
         raise TypeError("attributes of an op can't be changed")
@@ -85,7 +92,7 @@ class ArraySource:
         """Nothing to give back: the array is the only copy."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Tensor:
     """One value of the graph; compared by identity.
 
@@ -284,6 +291,6 @@ def toposort(outputs: Sequence[Tensor]) -> list[Tensor]:
     return list(order)
 
 
-def node(op: str, operands: tuple[Tensor | None, ...], attrs: Mapping[str, Attr], spec: Spec) -> Tensor:
+def node(op: str, operands: tuple[Tensor | None, ...], attrs: Attrs, spec: Spec) -> Tensor:
     """A tensor that an op will make."""
-    return Tensor("node", op, operands, Attrs(attrs), spec)
+    return Tensor("node", op, operands, attrs, spec)

@@ -8,18 +8,18 @@ it: the builder, the checks, the reference device, the oracle and the conformanc
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from .attributes import Stamp, plain, stamp
 from .draws import Case, Draw, UnboundCase, case, ints, rand, values
 from .dtypes import DType, by_name
-from .dtypes.arrays import convert, dtype_of, widened
+from .dtypes.arrays import dtype_of, widened
 from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
+from .findings import Fault, bad_index, collect, recast
 from .graph import Attr, Attrs, Tensor, node, view
 from .spec import Shape, Spec, View
 
@@ -49,52 +49,6 @@ Tolerance = Literal["E", "A", "T", "R", "M", "N"]
 OPS: dict[str, Op] = {}
 
 
-class Fault(NamedTuple):
-    """What a body found in data and could not raise, because all other rows of the step go on.
-
-    kind: "index" for an index outside its axis, "nonfinite" for a block that could not be coded.
-    operand: the operand's name. value: the offending index, or the number of the block.
-    """
-
-    kind: Literal["index", "nonfinite"]
-    operand: str
-    value: int
-
-    def text(self, op: str) -> str:
-        if self.kind == "index":
-            return f"[{op}] {self.operand} holds the index {self.value}, which lies outside its axis"
-        return f"[{op}] {self.operand} holds inf, NaN or too large a value in block {self.value}: it must be codable"
-
-
-_faults: ContextVar[list[Fault] | None] = ContextVar("faults", default=None)
-
-
-@contextmanager
-def collect(faults: list[Fault]) -> Iterator[None]:
-    """What bodies find while this is open goes into the list, in order."""
-    token = _faults.set(faults)
-    try:
-        yield
-    finally:
-        _faults.reset(token)
-
-
-def bad_index(operand: str, value: int) -> None:
-    """For bodies: an index that lies outside. The body goes on: it reads zeros, or writes nothing."""
-    found = _faults.get()
-    if found is not None:
-        found.append(Fault("index", operand, value))
-
-
-def recast(array: Array, dtype: DType, operand: str = "x") -> Array:
-    """For bodies: the same numbers in another dtype (`convert`); a block that can't be coded becomes 0 and a Fault."""
-    converted, bad = convert(array, dtype)
-    found = _faults.get()
-    if bad is not None and found is not None:
-        found.append(Fault("nonfinite", operand, bad))
-    return converted
-
-
 @dataclass(frozen=True)
 class Work:
     """What one step costs on any device.
@@ -109,7 +63,7 @@ class Work:
 class Call:
     """One use of an op, as its rules see it: Specs by operand name (None when absent) and complete attributes."""
 
-    def __init__(self, op: Op, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> None:
+    def __init__(self, op: Op, specs: Sequence[Spec | None], attrs: Attrs) -> None:
         self.op = op
         self.specs = dict(zip(op.operands, specs, strict=True))
         self.attrs = attrs
@@ -147,6 +101,20 @@ ViewRule = Callable[[Call], View | None]
 Slack = Callable[[Mapping[str, Array | None], Mapping[str, Attr]], Any]
 
 
+Specs = tuple[Spec | None, ...]
+
+_REMEMBERED = 256  # uses of one op that are worth keeping: a model has a few tens
+
+
+class _Made(NamedTuple):
+    """What one use of an op gives: complete attributes and the result; for a view its window, on a copy or not."""
+
+    attrs: Attrs
+    spec: Spec
+    window: View | None = None
+    copies: bool = False
+
+
 class Op:
     """One declared op. Calling it builds a node (or a view) and raises a user's mistakes on that line."""
 
@@ -168,6 +136,8 @@ class Op:
         self.updates = declared.updates
         self.stored = declared.stored
         self.is_view = declared.view is not None
+        self._names = frozenset(self.operands)
+        self._known: dict[tuple[Specs, Stamp], _Made] = {}
         self.cases: tuple[Case, ...] = tuple(self._bind(c) for c in declared.cases)
 
     def _bind(self, raw: UnboundCase) -> Case:
@@ -184,23 +154,15 @@ class Op:
         if unknown := sorted(attrs.keys() - set(self.attrs)):
             has = ", ".join(self.attrs) or "none"
             raise AttributeValueError(f"[{self.name}] has no attribute {unknown[0]!r}; it has: {has}")
-        full = self.defaults | {name: self._attr(name, value) for name, value in attrs.items()}
+        full = dict(self.defaults)
+        for name, value in attrs.items():
+            try:
+                full[name] = plain(value, self.types[name])
+            except AttributeValueError as e:
+                raise AttributeValueError(f"[{self.name}] {name} {e}") from None
         if missing := [name for name in self.attrs if name not in full]:
             raise AttributeValueError(f"[{self.name}] needs the attribute {missing[0]!r}")
         return Attrs(full)
-
-    def _attr(self, name: str, value: Any) -> Attr:
-        """The value as plain data of the annotated type. Raises AttributeValueError for another type."""
-        try:
-            plain = _plain(value)
-        except AttributeValueError as e:
-            raise AttributeValueError(f"[{self.name}] {name}: {e}") from None
-        kind = self.types[name]
-        if kind == "float" and isinstance(plain, int) and not isinstance(plain, bool):
-            return float(plain)
-        if not any(_is_a(plain, part.strip()) for part in kind.split("|")):
-            raise AttributeValueError(f"[{self.name}] {name} is {value!r}, must be {_TYPE_WORDS.get(kind, kind)}")
-        return plain
 
     def call(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Call:
         """Checked operands and attributes. Raises GraphError's kin that name this op."""
@@ -262,23 +224,66 @@ class Op:
     def __call__(self, *operands: Tensor | None, **keywords: Any) -> Tensor:
         """A tensor that this op will make; operands by position or by name."""
         given, attrs = self._split(operands, keywords)
-        for name, tensor in zip(self.operands, given, strict=True):
-            if tensor is not None and not isinstance(tensor, Tensor):
-                hint = "wrap arrays in jf.constant" if isinstance(tensor, np.ndarray) else "operands are Tensors"
-                raise DTypeError(f"[{self.name}] {name} is a {type(tensor).__name__}: {hint}")
-        call = self.call([t.spec if t is not None else None for t in given], attrs)
-        if self.declared.view is not None:
-            return self._view(call, given)
-        spec = self._result(call)
-        if self.updates:
-            target = given[0]
-            assert target is not None
-            spec = Spec(spec.dtype, spec.shape, target.spec.strides)
-        return node(self.name, given, call.attrs, spec)
+        for position, tensor in enumerate(given):
+            if type(tensor) is not Tensor:
+                self._check_absent(position, tensor)
+        specs = tuple([None if t is None else t.spec for t in given])
+        mark = stamp(attrs)
+        made = self._known.get((specs, mark)) if mark is not None else None
+        if made is None:
+            made = self._made(specs, attrs)
+            if mark is not None:
+                self._remember(specs, mark, made)
+        if made.window is None:
+            return node(self.name, given, made.attrs, made.spec)
+        base = given[0]
+        assert base is not None
+        if made.copies:
+            base = OPS["contiguous"](base)
+        return view(self.name, base, made.attrs, made.window)
 
-    def _split(self, operands: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if len(operands) > len(self.operands):
+    def _check_absent(self, position: int, value: object) -> None:
+        if value is not None:
+            hint = "wrap arrays in jf.constant" if isinstance(value, np.ndarray) else "operands are Tensors"
+            raise DTypeError(f"[{self.name}] {self.operands[position]} is a {type(value).__name__}: {hint}")
+
+    def _remember(self, specs: Specs, mark: Stamp, made: _Made) -> None:
+        """Models use the same op on the same Specs in every layer: one answer, one Spec and one Attrs for all."""
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[specs, mark] = made
+
+    def _made(self, specs: Specs, attrs: Mapping[str, Any]) -> _Made:
+        call = self.call(specs, attrs)
+        spec = self._result(call)
+        if self.declared.view is not None:
+            return self._window(call, spec)
+        if self.updates:
+            target = specs[0]
+            assert target is not None
+            spec = Spec(spec.dtype, spec.shape, target.strides)
+        return _Made(call.attrs, spec)
+
+    def _window(self, call: Call, spec: Spec) -> _Made:
+        attrs, window = call.attrs, self._declared_view(call)
+        if window is not None:
+            return _Made(attrs, spec, window)
+        base, *rest = call.specs.values()  # no strides express it: a dense copy first
+        assert base is not None
+        window = self._declared_view(Call(self, [base.dense().with_role("temporary"), *rest], call.attrs))
+        assert window is not None, f"{self.name} of a dense tensor is always a view"
+        return _Made(attrs, spec, window, copies=True)
+
+    def _declared_view(self, call: Call) -> View | None:
+        assert self.declared.view is not None
+        return self.declared.view(call)
+
+    def _split(self, operands: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        absent = len(self.operands) - len(operands)
+        if absent < 0:
             raise GraphError(f"[{self.name}] takes at most {len(self.operands)} operands, got {len(operands)}")
+        if self._names.isdisjoint(keywords):
+            return (operands + (None,) * absent if absent else operands), keywords
         named = dict(zip(self.operands, operands, strict=False))
         for name in keywords.keys() & set(self.operands):
             if name in named:
@@ -286,18 +291,6 @@ class Op:
             named[name] = keywords[name]
         attrs = {k: v for k, v in keywords.items() if k not in self.operands}
         return tuple(named.get(name) for name in self.operands), attrs
-
-    def _view(self, call: Call, given: tuple[Tensor | None, ...]) -> Tensor:
-        assert self.declared.view is not None
-        (base, *_) = given
-        assert base is not None
-        self._result(call)
-        window = self.declared.view(call)
-        if window is None:  # no strides express it: a dense copy first
-            base = OPS["contiguous"](base)
-            window = self.declared.view(Call(self, [base.spec, *list(call.specs.values())[1:]], call.attrs))
-            assert window is not None, f"{self.name} of a dense tensor is always a view"
-        return view(self.name, base, Attrs(call.attrs), window)
 
     def __repr__(self) -> str:
         return f"<op {self.name}({', '.join([*self.operands, *self.attrs])})>"
@@ -379,37 +372,6 @@ def op(
         return new
 
     return declare
-
-
-def _plain(value: Any) -> Attr:
-    """Numbers of numpy become Python's, lists tuples, dtypes their names: attributes are plain data."""
-    if isinstance(value, DType):
-        return value.name
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(v) for v in value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise AttributeValueError(f"an attribute is a number, text, dtype or a tuple of these, not {type(value).__name__}")
-
-
-_TYPE_WORDS = {
-    "float": "a number",
-    "int": "a whole number",
-    "bool": "True or False",
-    "str": "text or a dtype",
-    "Shape": "a tuple of whole numbers",
-}
-
-
-def _is_a(value: Attr, kind: str) -> bool:
-    if kind == "None":
-        return value is None
-    if kind == "Shape":
-        return isinstance(value, tuple) and all(_is_a(v, "int") for v in value)
-    wanted = {"float": float, "int": int, "bool": bool, "str": str}[kind]
-    return isinstance(value, wanted) and (kind == "bool" or not isinstance(value, bool))
 
 
 def spec_of(array: Array) -> Spec:

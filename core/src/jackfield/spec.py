@@ -91,6 +91,10 @@ class Spec:
     def _hash(self) -> int:
         return hash((self.dtype, self.shape, self.strides, self.layout, self.role))
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        """Without what was computed: hashes of text differ between processes."""
+        return Spec, (self.dtype, self.shape, self.strides, self.layout, self.role)
+
     def _strides_are_dense(self) -> bool:
         if len(self.strides) != len(self.shape):
             raise ShapeError(f"{len(self.strides)} strides for {len(self.shape)} axes")
