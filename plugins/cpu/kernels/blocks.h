@@ -7,7 +7,8 @@
 
 #include "jackfield/kernel.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr bool is_block(int32_t d) { return d >= Q4_0 && d <= Q6_K; }
 constexpr bool is_super(int32_t d) { return d >= Q4_K && d <= Q6_K; }
@@ -16,18 +17,34 @@ constexpr bool is_super(int32_t d) { return d >= Q4_K && d <= Q6_K; }
 constexpr int64_t block_length(int32_t d) { return is_super(d) ? 256 : is_block(d) ? 32 : 1; }
 constexpr int64_t block_nbytes(int32_t d) {
     switch (d) {
-        case F32: case I32: return 4;
-        case F16: case BF16: case I16: return 2;
-        case F64: case I64: return 8;
-        case Q4_0: return 18;
-        case Q4_1: return 20;
-        case Q5_0: return 22;
-        case Q5_1: return 24;
-        case Q8_0: return 34;
-        case Q4_K: return 144;
-        case Q5_K: return 176;
-        case Q6_K: return 210;
-        default: return 1;
+        case F32:
+        case I32:
+            return 4;
+        case F16:
+        case BF16:
+        case I16:
+            return 2;
+        case F64:
+        case I64:
+            return 8;
+        case Q4_0:
+            return 18;
+        case Q4_1:
+            return 20;
+        case Q5_0:
+            return 22;
+        case Q5_1:
+            return 24;
+        case Q8_0:
+            return 34;
+        case Q4_K:
+            return 144;
+        case Q5_K:
+            return 176;
+        case Q6_K:
+            return 210;
+        default:
+            return 1;
     }
 }
 constexpr int64_t row_nbytes(int32_t d, int64_t length) { return length / block_length(d) * block_nbytes(d); }
@@ -45,8 +62,8 @@ inline uint32_t bits_of_float(float x) {
 
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7fff) << 13;
-    if (rest >= 0x0f800000) return float_of(sign | rest | 0x7f800000);       // inf, NaN
-    if (rest < 0x00800000) {                                                 // subnormal: rest/2^13 units of 2^-24
+    if (rest >= 0x0f800000) return float_of(sign | rest | 0x7f800000);  // inf, NaN
+    if (rest < 0x00800000) {                                            // subnormal: rest/2^13 units of 2^-24
         const float value = float(rest >> 13) * 0x1p-24f;
         return sign ? -value : value;
     }
@@ -121,8 +138,10 @@ inline void decode_q6_k(const uint8_t* b, float* out) {
 inline void decode_block(int32_t dtype, const uint8_t* b, float* out) {
     uint32_t fifth;
     switch (dtype) {
-        case Q4_0: return decode_nibbles(b + 2, 0, read_half(b), 8, 0, false, out);
-        case Q4_1: return decode_nibbles(b + 4, 0, read_half(b), 0, read_half(b + 2), true, out);
+        case Q4_0:
+            return decode_nibbles(b + 2, 0, read_half(b), 8, 0, false, out);
+        case Q4_1:
+            return decode_nibbles(b + 4, 0, read_half(b), 0, read_half(b + 2), true, out);
         case Q5_0:
             memcpy(&fifth, b + 2, 4);
             return decode_nibbles(b + 6, fifth, read_half(b), 16, 0, false, out);
@@ -134,10 +153,14 @@ inline void decode_block(int32_t dtype, const uint8_t* b, float* out) {
             for (int i = 0; i < 32; i++) out[i] = d * float(int8_t(b[2 + i]));
             return;
         }
-        case Q4_K: return decode_q4_k(b, nullptr, b + 16, out);
-        case Q5_K: return decode_q4_k(b, b + 16, b + 48, out);
-        case Q6_K: return decode_q6_k(b, out);
-        default: return;
+        case Q4_K:
+            return decode_q4_k(b, nullptr, b + 16, out);
+        case Q5_K:
+            return decode_q4_k(b, b + 16, b + 48, out);
+        case Q6_K:
+            return decode_q6_k(b, out);
+        default:
+            return;
     }
 }
 
@@ -171,9 +194,7 @@ inline float inverse(float d) {
     const float f = 1 / d;
     return f - f == 0 ? f : 0;  // inf (or d = 0) counts as 0
 }
-inline uint8_t clipped(float q, int most) {
-    return q < 0 ? 0 : q > float(most) ? uint8_t(most) : uint8_t(q);
-}
+inline uint8_t clipped(float q, int most) { return q < 0 ? 0 : q > float(most) ? uint8_t(most) : uint8_t(q); }
 inline int8_t round_half_away(float x) {  // exact for |x| < 2^22
     const float whole = float(int32_t(x));
     return int8_t(int32_t(whole) + int32_t(2 * (x - whole)));
@@ -227,4 +248,5 @@ inline bool encode_block(int32_t dtype, const float* x, uint8_t* b) {
     return true;
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield

@@ -5,7 +5,8 @@
 #include "quantise.h"
 #include "simd.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 // How four unsigned bytes times four signed ones are summed into a lane.
 enum Products { VNNI, PAIRS, WIDE };  // one instruction; 8-bit pairs to 16 bits; widened to 16 bits first
@@ -22,7 +23,8 @@ constexpr Products products_of(int bits) {
 }
 
 // Value = factor * (quant - OFFSET), or factor * quant + least for the affine ones.
-template <int32_t D> struct Format {
+template <int32_t D>
+struct Format {
     static constexpr Fields fields = fields_of(D);
     static constexpr bool SUPER = is_super(D), AFFINE = D == Q4_1 || D == Q5_1 || D == Q4_K || D == Q5_K;
     static constexpr int BITS = D == Q8_0 ? 8 : D == Q6_K ? 6 : D == Q5_0 || D == Q5_1 || D == Q5_K ? 5 : 4;
@@ -57,7 +59,8 @@ JF_INLINE vi signed_lanes(const uint8_t* p) {
 JF_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
 // Quants of unit `u` of a block for the W rows from row `row`: w[j] holds columns 4j..4j+3.
-template <int32_t D> JF_INLINE void load_quants(const uint8_t* q, int u, int row, vi* w) {
+template <int32_t D>
+JF_INLINE void load_quants(const uint8_t* q, int u, int row, vi* w) {
     q += 4 * row;
     if constexpr (D == Q8_0) {
         for (int j = 0; j < 8; j++) w[j] = bytes_at(q + 64 * j);
@@ -93,7 +96,8 @@ template <int32_t D> JF_INLINE void load_quants(const uint8_t* q, int u, int row
 }
 
 // Factors of unit `u` (one, or one a half) and what is added for each column.
-template <int32_t D> JF_INLINE void load_factors(const uint8_t* s, int u, int row, vf* factor, vf& least) {
+template <int32_t D>
+JF_INLINE void load_factors(const uint8_t* s, int u, int row, vf* factor, vf& least) {
     factor[0] = load<F16>((const char*)s + 2 * row);
     if constexpr (D == Q4_1 || D == Q5_1) least = load<F16>((const char*)s + 32 + 2 * row);
     if constexpr (D == Q6_K) {
@@ -108,4 +112,5 @@ template <int32_t D> JF_INLINE void load_factors(const uint8_t* s, int u, int ro
     }
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield

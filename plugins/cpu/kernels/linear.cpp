@@ -17,8 +17,10 @@ int32_t product_workers(const Product& p, int32_t most) {
 
 void multiply(const Product& p, const Team& team, char* scratch) {
     if (!p.rows || !p.n) return;
-    if (in_floats(p)) multiply_floats(p, team, scratch);
-    else multiply_blocks(p, team, scratch);
+    if (in_floats(p))
+        multiply_floats(p, team, scratch);
+    else
+        multiply_blocks(p, team, scratch);
 }
 
 namespace {

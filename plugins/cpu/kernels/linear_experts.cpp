@@ -1,5 +1,5 @@
-// linear_experts(x, weight, ids): each slot (token, place) takes one of the weight matrices. Slots are sorted by expert,
-// so that a matrix is read once for all its rows.
+// linear_experts(x, weight, ids): each slot (token, place) takes one of the weight matrices. Slots are sorted by
+// expert, so that a matrix is read once for all its rows.
 #include "products.h"
 
 namespace jackfield::JF_LEVEL {
@@ -12,7 +12,8 @@ constexpr const char* attributes[] = {"precision", nullptr};
 struct Slots {
     int64_t tokens, places, experts;
 
-    JF_INLINE explicit Slots(const Step& s) : tokens(s.in[2].shape[2]), places(s.in[2].shape[3]), experts(s.in[1].shape[1]) {}
+    JF_INLINE explicit Slots(const Step& s)
+        : tokens(s.in[2].shape[2]), places(s.in[2].shape[3]), experts(s.in[1].shape[1]) {}
     JF_INLINE int64_t count() const { return tokens * places; }
     JF_INLINE int32_t id(const Step& s, int64_t slot) const {
         int32_t id;
@@ -23,7 +24,8 @@ struct Slots {
 };
 
 // Work memory of the sort, ahead of the product's: how many experts are in use, slots by expert, where each of
-// those starts, which expert it is, and a counter for each. Small sorts are done by every worker for itself, which is cheaper than a barrier.
+// those starts, which expert it is, and a counter for each. Small sorts are done by every worker for itself, which is
+// cheaper than a barrier.
 struct Sorting {
     int64_t nbytes;  // of one copy
     bool own;
@@ -60,7 +62,7 @@ void sort_slots(const Step& s, const Slots& slots, const Sorted& sorted) {
         sorted.counts[e] = at;
         if (count) {
             sorted.bounds[used] = at;
-    *sorted.used = used;
+            *sorted.used = used;
             sorted.chosen[used++] = e;
         }
         at += count;

@@ -10,7 +10,8 @@
 #pragma once
 #include "blocks.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 constexpr int64_t GROUP = 16;  // rows that lie interleaved
 constexpr int32_t ROWS16 = 1;  // its number among the packings of this wheel
@@ -27,23 +28,37 @@ struct Fields {
 
 constexpr Fields fields_of(int32_t dtype) {
     switch (dtype) {
-        case Q4_0: return {2, 32, 256, {{0, 2, 2, 0, false}, {2, 16, 4, 0, true}}};
-        case Q4_1: return {3, 64, 256, {{0, 2, 2, 0, false}, {2, 2, 2, 32, false}, {4, 16, 4, 0, true}}};
-        case Q5_0: return {3, 32, 320, {{0, 2, 2, 0, false}, {2, 4, 4, 0, true}, {6, 16, 4, 64, true}}};
+        case Q4_0:
+            return {2, 32, 256, {{0, 2, 2, 0, false}, {2, 16, 4, 0, true}}};
+        case Q4_1:
+            return {3, 64, 256, {{0, 2, 2, 0, false}, {2, 2, 2, 32, false}, {4, 16, 4, 0, true}}};
+        case Q5_0:
+            return {3, 32, 320, {{0, 2, 2, 0, false}, {2, 4, 4, 0, true}, {6, 16, 4, 64, true}}};
         case Q5_1:
             return {4, 64, 320, {{0, 2, 2, 0, false}, {2, 2, 2, 32, false}, {4, 4, 4, 0, true}, {8, 16, 4, 64, true}}};
-        case Q8_0: return {2, 32, 512, {{0, 2, 2, 0, false}, {2, 32, 4, 0, true}}};
+        case Q8_0:
+            return {2, 32, 512, {{0, 2, 2, 0, false}, {2, 32, 4, 0, true}}};
         case Q4_K:
-            return {4, 256, 2048,
+            return {4,
+                    256,
+                    2048,
                     {{0, 2, 2, 0, false}, {2, 2, 2, 32, false}, {4, 12, 1, 64, false}, {16, 128, 4, 0, true}}};
         case Q5_K:
-            return {5, 256, 2560,
-                    {{0, 2, 2, 0, false}, {2, 2, 2, 32, false}, {4, 12, 1, 64, false}, {16, 32, 4, 0, true},
+            return {5,
+                    256,
+                    2560,
+                    {{0, 2, 2, 0, false},
+                     {2, 2, 2, 32, false},
+                     {4, 12, 1, 64, false},
+                     {16, 32, 4, 0, true},
                      {48, 128, 4, 512, true}}};
         case Q6_K:
-            return {4, 288, 3072,
+            return {4,
+                    288,
+                    3072,
                     {{208, 2, 2, 0, false}, {192, 16, 1, 32, false}, {0, 128, 4, 0, true}, {128, 64, 4, 2048, true}}};
-        default: return {};
+        default:
+            return {};
     }
 }
 
@@ -102,18 +117,21 @@ inline void turn_scales(uint8_t* p, bool forth) {
     memcpy(p, t, 12);
 }
 
-template <int32_t D> JF_INLINE void turn(uint8_t* block, bool forth) {
+template <int32_t D>
+JF_INLINE void turn(uint8_t* block, bool forth) {
     if constexpr (D == Q5_0) turn_fifth(block + 2, forth);
     if constexpr (D == Q5_1) turn_fifth(block + 4, forth);
     if constexpr (D == Q4_K || D == Q5_K) turn_scales(block + 4, forth);
     if constexpr (D == Q8_0)
-        for (int i = 0; i < 32; i++) block[2 + i] ^= 0x80;  // 0..255 with 128 for zero: the unsigned side of the product
+        for (int i = 0; i < 32; i++)
+            block[2 + i] ^= 0x80;  // 0..255 with 128 for zero: the unsigned side of the product
 }
 
 // ---- blocks ---------------------------------------------------------------------------------------------------------
 
 // Row r's part of a block: from a (turned) plain block into the group, or back.
-template <int32_t D, bool FORTH> JF_INLINE void interleave(uint8_t* block, uint8_t* scales, uint8_t* quants, int64_t r) {
+template <int32_t D, bool FORTH>
+JF_INLINE void interleave(uint8_t* block, uint8_t* scales, uint8_t* quants, int64_t r) {
     constexpr Fields fields = fields_of(D);
 #pragma GCC unroll 5
     for (int f = 0; f < fields.count; f++) {
@@ -122,14 +140,18 @@ template <int32_t D, bool FORTH> JF_INLINE void interleave(uint8_t* block, uint8
         uint8_t* plain = block + field.plain;
         for (int p = 0; p < field.length; p += field.chunk, plain += field.chunk, lane += GROUP * field.chunk) {
             uint8_t *to = FORTH ? lane : plain, *from = FORTH ? plain : lane;
-            if (field.chunk == 4) memcpy(to, from, 4);
-            else if (field.chunk == 2) memcpy(to, from, 2);
-            else *to = *from;
+            if (field.chunk == 4)
+                memcpy(to, from, 4);
+            else if (field.chunk == 2)
+                memcpy(to, from, 2);
+            else
+                *to = *from;
         }
     }
 }
 
-template <int32_t D> inline void pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
+template <int32_t D>
+inline void pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     constexpr int64_t size = block_nbytes(D);
     constexpr Fields fields = fields_of(D);
     uint8_t *scales = (uint8_t*)to, *quants = scales + quants_at(D, length);
@@ -145,7 +167,8 @@ template <int32_t D> inline void pack_blocks(const char* from, int64_t stride, i
     }
 }
 
-template <int32_t D> inline void unpack_block(const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block) {
+template <int32_t D>
+inline void unpack_block(const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block) {
     constexpr Fields fields = fields_of(D);
     uint8_t *scales = (uint8_t*)group, *quants = scales + quants_at(D, length);
     interleave<D, false>(block, scales + b * fields.scale_nbytes, quants + b * fields.quant_nbytes, r);
@@ -155,44 +178,66 @@ template <int32_t D> inline void unpack_block(const char* group, int64_t length,
 // Plain block b of row r of a group, of `length` columns.
 inline void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block) {
     switch (dtype) {
-        case Q4_0: return unpack_block<Q4_0>(group, length, r, b, block);
-        case Q4_1: return unpack_block<Q4_1>(group, length, r, b, block);
-        case Q5_0: return unpack_block<Q5_0>(group, length, r, b, block);
-        case Q5_1: return unpack_block<Q5_1>(group, length, r, b, block);
-        case Q8_0: return unpack_block<Q8_0>(group, length, r, b, block);
-        case Q4_K: return unpack_block<Q4_K>(group, length, r, b, block);
-        case Q5_K: return unpack_block<Q5_K>(group, length, r, b, block);
-        case Q6_K: return unpack_block<Q6_K>(group, length, r, b, block);
-        default: return;
+        case Q4_0:
+            return unpack_block<Q4_0>(group, length, r, b, block);
+        case Q4_1:
+            return unpack_block<Q4_1>(group, length, r, b, block);
+        case Q5_0:
+            return unpack_block<Q5_0>(group, length, r, b, block);
+        case Q5_1:
+            return unpack_block<Q5_1>(group, length, r, b, block);
+        case Q8_0:
+            return unpack_block<Q8_0>(group, length, r, b, block);
+        case Q4_K:
+            return unpack_block<Q4_K>(group, length, r, b, block);
+        case Q5_K:
+            return unpack_block<Q5_K>(group, length, r, b, block);
+        case Q6_K:
+            return unpack_block<Q6_K>(group, length, r, b, block);
+        default:
+            return;
     }
 }
 
 // One group from up to 16 plain rows, `stride` bytes apart; missing rows become zeros.
 inline void pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     switch (dtype) {
-        case Q4_0: return pack_blocks<Q4_0>(from, stride, rows, length, to);
-        case Q4_1: return pack_blocks<Q4_1>(from, stride, rows, length, to);
-        case Q5_0: return pack_blocks<Q5_0>(from, stride, rows, length, to);
-        case Q5_1: return pack_blocks<Q5_1>(from, stride, rows, length, to);
-        case Q8_0: return pack_blocks<Q8_0>(from, stride, rows, length, to);
-        case Q4_K: return pack_blocks<Q4_K>(from, stride, rows, length, to);
-        case Q5_K: return pack_blocks<Q5_K>(from, stride, rows, length, to);
-        case Q6_K: return pack_blocks<Q6_K>(from, stride, rows, length, to);
-        default: break;
+        case Q4_0:
+            return pack_blocks<Q4_0>(from, stride, rows, length, to);
+        case Q4_1:
+            return pack_blocks<Q4_1>(from, stride, rows, length, to);
+        case Q5_0:
+            return pack_blocks<Q5_0>(from, stride, rows, length, to);
+        case Q5_1:
+            return pack_blocks<Q5_1>(from, stride, rows, length, to);
+        case Q8_0:
+            return pack_blocks<Q8_0>(from, stride, rows, length, to);
+        case Q4_K:
+            return pack_blocks<Q4_K>(from, stride, rows, length, to);
+        case Q5_K:
+            return pack_blocks<Q5_K>(from, stride, rows, length, to);
+        case Q6_K:
+            return pack_blocks<Q6_K>(from, stride, rows, length, to);
+        default:
+            break;
     }
     const int64_t size = block_nbytes(dtype);
     memset(to, 0, size_t(group_nbytes(dtype, length)));
     for (int64_t k = 0; k < length; k++)
-        for (int64_t r = 0; r < rows; r++) memcpy(to + (k * GROUP + r) * size, from + r * stride + k * size, size_t(size));
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + (k * GROUP + r) * size, from + r * stride + k * size, size_t(size));
 }
 
 // Row r of a group back to plain bytes.
 inline void unpack_row(int32_t dtype, const char* group, int64_t length, int64_t r, char* to) {
     const int64_t size = block_nbytes(dtype);
     for (int64_t b = 0; b < length / block_length(dtype); b++) {
-        if (is_block(dtype)) unpack_block(dtype, group, length, r, b, (uint8_t*)to + b * size);
-        else memcpy(to + b * size, group + (b * GROUP + r) * size, size_t(size));
+        if (is_block(dtype))
+            unpack_block(dtype, group, length, r, b, (uint8_t*)to + b * size);
+        else
+            memcpy(to + b * size, group + (b * GROUP + r) * size, size_t(size));
     }
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield

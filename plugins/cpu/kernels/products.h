@@ -9,20 +9,20 @@ namespace jackfield::JF_LEVEL {
 // a step is reached through the functions, which get the Product back.
 struct Product {
     const Step* step;
-    int64_t n, k;                 // rows of a weight matrix and its columns
-    int64_t segments, rows;       // matrices in use; rows of x in all
-    int64_t most_rows;            // of any call of this step: what work memory is laid out for
-    int64_t each;                 // rows of a segment, if all are equal; else
-    const int32_t* bounds;        // segment s holds rows bounds[s] to bounds[s + 1]
-    int32_t dtype, layout;        // of the weight
+    int64_t n, k;            // rows of a weight matrix and its columns
+    int64_t segments, rows;  // matrices in use; rows of x in all
+    int64_t most_rows;       // of any call of this step: what work memory is laid out for
+    int64_t each;            // rows of a segment, if all are equal; else
+    const int32_t* bounds;   // segment s holds rows bounds[s] to bounds[s + 1]
+    int32_t dtype, layout;   // of the weight
     int32_t x_dtype;
-    bool exact;                   // x must not be rounded
-    bool columns;                 // the matrix is (k, n): matmul
+    bool exact;                                             // x must not be rounded
+    bool columns;                                           // the matrix is (k, n): matmul
     int64_t row_stride, column_stride, x_stride, y_stride;  // bytes: weight rows, weight columns, along x and y
     const char* (*matrix)(const Product&, int64_t segment);
     const char* (*x)(const Product&, int64_t row);
     char* (*y)(const Product&, int64_t row);
-    const int32_t* order;         // free for x, y and matrix
+    const int32_t* order;  // free for x, y and matrix
     const int32_t* chosen;
 
     JF_INLINE int64_t begin(int64_t s) const { return bounds ? bounds[s] : s * each; }
@@ -44,8 +44,10 @@ struct Batches {
     int64_t inner, outer_share, inner_share, rows;  // inner weight batches; x batches a matrix serves; rows of a batch
 
     JF_INLINE explicit Batches(const Step& s)
-        : inner(s.in[1].shape[1]), outer_share(s.in[0].shape[0] / s.in[1].shape[0]),
-          inner_share(s.in[0].shape[1] / s.in[1].shape[1]), rows(s.in[0].shape[2]) {}
+        : inner(s.in[1].shape[1]),
+          outer_share(s.in[0].shape[0] / s.in[1].shape[0]),
+          inner_share(s.in[0].shape[1] / s.in[1].shape[1]),
+          rows(s.in[0].shape[2]) {}
 
     JF_INLINE char* row(const View& v, int64_t t) const {
         if (v.rows() == rows) return v.data + t * v.stride[2];  // one batch: no division, which costs as much as a tile

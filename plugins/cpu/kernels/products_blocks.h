@@ -3,7 +3,8 @@
 #include "products.h"
 #include "tiles_blocks.h"
 
-namespace jackfield::JF_LEVEL { namespace {
+namespace jackfield::JF_LEVEL {
+namespace {
 
 // Work memory: rounded x (one copy, or one a worker), then for each worker a widened row and a packed group.
 struct BlockScratch {
@@ -26,7 +27,8 @@ struct BlockScratch {
 };
 
 // Calls f(segment, row, rows of the segment before it) for rows [from, to).
-template <class F> JF_INLINE void each_row(const Product& p, int64_t from, int64_t to, F f) {
+template <class F>
+JF_INLINE void each_row(const Product& p, int64_t from, int64_t to, F f) {
     int64_t segment = 0;
     for (int64_t t = from; t < to; t++) {
         while (t >= p.end(segment)) segment++;
@@ -58,7 +60,8 @@ JF_INLINE void store_results(const Product& p, char* row, int64_t n, int64_t val
 }
 
 // All rows of a segment times `count` groups that lie packed at `packed`; the first is group g of its matrix.
-inline void multiply_groups(const Product& p, const char* x, int64_t segment, const char* packed, int64_t g, int64_t count) {
+inline void multiply_groups(const Product& p, const char* x, int64_t segment, const char* packed, int64_t g,
+                            int64_t count) {
     const int64_t begin = p.begin(segment), rows = p.end(segment) - begin, blocks = p.k / block_length(p.dtype);
     const int64_t row_nbytes = rounding_of(p.dtype).activation.row_nbytes(p.k), size = group_nbytes(p.dtype, p.k);
     const int64_t quants = quants_at(p.dtype, p.k);
@@ -113,4 +116,5 @@ inline void multiply_blocks(const Product& p, const Team& team, char* scratch) {
     }
 }
 
-}}  // namespace jackfield::JF_LEVEL::(unnamed)
+}  // namespace
+}  // namespace jackfield::JF_LEVEL

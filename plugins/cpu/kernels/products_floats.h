@@ -4,7 +4,8 @@
 #include "products_blocks.h"
 #include "tiles_floats.h"
 
-namespace jackfield::JF_LEVEL { namespace {
+namespace jackfield::JF_LEVEL {
+namespace {
 
 constexpr int64_t ROWS_AT_ONCE = 512;  // rows of x whose sums a worker keeps while it decodes the weight once
 
@@ -42,16 +43,18 @@ inline void spread_rows(const Product& p, float* x, float* line, int64_t from, i
 }
 
 // Columns [k, k + n) of group g as [n][16] floats: in place, or in `columns` (`lines` is work memory).
-inline const float* weight_columns(const Product& p, const char* matrix, int64_t g, int64_t k, int64_t n, float* columns,
-                                   float* lines) {
+inline const float* weight_columns(const Product& p, const char* matrix, int64_t g, int64_t k, int64_t n,
+                                   float* columns, float* lines) {
     const int64_t size = block_nbytes(p.dtype), rest = p.n - g * GROUP, rows = rest < GROUP ? rest : GROUP;
     const char* packed = matrix + g * group_nbytes(p.dtype, p.k);
     if (p.columns) {
         const char* from = matrix + g * GROUP * p.row_stride + k * p.column_stride;
         if (rows < GROUP) memset(columns, 0, size_t(n * GROUP * 4));
         for (int64_t i = 0; i < n; i++) {
-            if (p.row_stride == size) widen_dense(p.dtype, from + i * p.column_stride, rows, columns + i * GROUP);
-            else read_floats(p.dtype, from + i * p.column_stride, p.row_stride, rows, columns + i * GROUP);
+            if (p.row_stride == size)
+                widen_dense(p.dtype, from + i * p.column_stride, rows, columns + i * GROUP);
+            else
+                read_floats(p.dtype, from + i * p.column_stride, p.row_stride, rows, columns + i * GROUP);
         }
         return columns;
     }
@@ -80,7 +83,8 @@ inline const float* weight_columns(const Product& p, const char* matrix, int64_t
 }
 
 // Rows [from, to) of a segment times one group; no more than ROWS_AT_ONCE, from a multiple of it.
-inline void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g, char* own) {
+inline void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g,
+                          char* own) {
     const FloatScratch s(p, 1);
     float *columns = (float*)own, *lines = (float*)(own + s.columns), *sums = (float*)(own + s.columns + s.lines);
     const int64_t begin = p.begin(segment), n0 = g * GROUP, valid = p.n - n0 < GROUP ? p.n - n0 : GROUP;
@@ -108,8 +112,10 @@ inline void multiply_floats(const Product& p, const Team& team, char* scratch) {
     for (int64_t i = team.index; (i = team.count > 1 ? team.next() : i) < groups * p.segments; i++) {
         const int64_t segment = i / groups, rows = p.end(segment) - p.begin(segment);
         for (int64_t from = 0; from < rows; from += ROWS_AT_ONCE)
-            multiply_rows(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE, i % groups, own);
+            multiply_rows(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE, i % groups,
+                          own);
     }
 }
 
-}}  // namespace jackfield::JF_LEVEL::(unnamed)
+}  // namespace
+}  // namespace jackfield::JF_LEVEL

@@ -11,7 +11,8 @@
 #include "blocks.h"
 #include "simd.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 // What the tiles of a weight dtype ask of x.
 struct Activation {
@@ -58,13 +59,15 @@ JF_INLINE vi nearest_away(vf x) {
     return truncate(x + of_bits(half));
 }
 
-template <bool SUPER> JF_INLINE vi round_lanes(const float* x, float f) {
+template <bool SUPER>
+JF_INLINE vi round_lanes(const float* x, float f) {
     const vf y = load<F32>((const char*)x) * splat(f);
     return SUPER ? nearest_even(y) : nearest_away(y);
 }
 
 // Sixteen quants of x * f. They lie within -127..127, give or take a rounding that saturation takes back.
-template <bool SUPER> JF_INLINE __m128i round_half(const float* x, float f) {
+template <bool SUPER>
+JF_INLINE __m128i round_half(const float* x, float f) {
 #if defined(__AVX512F__)
     return _mm512_cvtsepi32_epi8((__m512i)round_lanes<SUPER>(x, f));
 #else
@@ -87,7 +90,8 @@ JF_INLINE __m128i sum_quants(__m128i q) {
 JF_INLINE void store_lane(char* to, __m128i v) { _mm_store_ss((float*)to, _mm_castsi128_ps(v)); }
 
 // Quants, scale and sums of a unit of row m. T: what has an `activation`, a Format.
-template <class T> JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_t width, int64_t m) {
+template <class T>
+JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_t width, int64_t m) {
     constexpr Activation a = T::activation;
     const __m128i q[2] = {low, high}, zero = _mm_setzero_si128();
     char *quants = unit + m * a.quant_nbytes(), *scale = unit + width * a.quant_nbytes() + 4 * m;
@@ -117,7 +121,8 @@ constexpr int64_t SCALED = 16;  // blocks whose scales are worked out side by si
 
 // What `count` blocks are multiplied by before rounding, and their scales: both 0 for a block of zeros, or one so small
 // that the inverse of its scale overflows; the scale NaN for a block that holds inf or NaN (its quants do not matter).
-template <bool SUPER> JF_INLINE void find_scales(const float* x, int64_t count, float* factors, float* scales) {
+template <bool SUPER>
+JF_INLINE void find_scales(const float* x, int64_t count, float* factors, float* scales) {
     constexpr int block = SUPER ? 256 : 32;
     alignas(64) float extremes[SCALED] = {};
     for (int64_t b = 0; b < count; b++) {
@@ -140,7 +145,8 @@ template <bool SUPER> JF_INLINE void find_scales(const float* x, int64_t count, 
 }
 
 // One row x (k f32) becomes row m of a panel.
-template <class T> void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t m) {
+template <class T>
+void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t m) {
     constexpr Activation a = T::activation;
     constexpr int64_t block = a.super ? 256 : 32, most = SCALED * block;
     for (int64_t at = 0; at < k; at += most) {
@@ -155,4 +161,5 @@ template <class T> void quantise_row(const float* x, int64_t k, char* panel, int
     }
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield

@@ -1,12 +1,12 @@
-// take_rows(x, rows): rows of a table by index, decoded to f32. Reads plain tables and packed ones, so that an embedding
-// and the output head can share one copy.
+// take_rows(x, rows): rows of a table by index, decoded to f32. Reads plain tables and packed ones, so that an
+// embedding and the output head can share one copy.
 #include "tiles_floats.h"
 
 namespace jackfield::JF_LEVEL {
 namespace {
 
-constexpr Operand operands[] = {
-    {"x", ROWS, FLOATS | BLOCKS | bit(I32), 1 << ROWS16}, {"rows", ANY, bit(I32) | bit(I64)}};
+constexpr Operand operands[] = {{"x", ROWS, FLOATS | BLOCKS | bit(I32), 1 << ROWS16},
+                                {"rows", ANY, bit(I32) | bit(I64)}};
 constexpr const char* attributes[] = {nullptr};
 
 // Columns [k, k + n) of a row as f32; k is a multiple of DEPTH.
@@ -34,10 +34,14 @@ void take(const View& x, const char* table, int64_t row, char* out, int64_t stri
     for (int64_t k = 0; k < x.last(); k += DEPTH) {
         const int64_t n = x.last() - k < DEPTH ? x.last() - k : DEPTH;
         const char* values = (const char*)line;
-        if (row < 0) memset(line, 0, size_t(n) * 4);
-        else if (x.dtype == I32) values = table + row * x.stride[2] + k * 4;
-        else read_columns(x, table, row, k, n, line);
-        if (stride == 4) memcpy(out + k * 4, values, size_t(n) * 4);
+        if (row < 0)
+            memset(line, 0, size_t(n) * 4);
+        else if (x.dtype == I32)
+            values = table + row * x.stride[2] + k * 4;
+        else
+            read_columns(x, table, row, k, n, line);
+        if (stride == 4)
+            memcpy(out + k * 4, values, size_t(n) * 4);
         else
             for (int64_t i = 0; i < n; i++) memcpy(out + (k + i) * stride, values + i * 4, 4);
     }
@@ -63,9 +67,10 @@ void run(const Step& s, const Team& team) {
             row = -1;
         }
         const char* table = x.layout == ROWS16
-            ? x.data + (outer * x.shape[1] + batch) * packed_nbytes(x.dtype, x.shape[2], x.last())
-            : x.data + outer * x.stride[0] + batch * x.stride[1];
-        take(x, table, row, out.data + outer * out.stride[0] + batch * out.stride[1] + at * out.stride[2], out.stride[3]);
+                                ? x.data + (outer * x.shape[1] + batch) * packed_nbytes(x.dtype, x.shape[2], x.last())
+                                : x.data + outer * x.stride[0] + batch * x.stride[1];
+        take(x, table, row, out.data + outer * out.stride[0] + batch * out.stride[1] + at * out.stride[2],
+             out.stride[3]);
     }
 }
 

@@ -4,7 +4,8 @@
 #pragma once
 #include "formats.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
 JF_INLINE vi spread(const char* p) {  // four bytes to every lane
     int32_t x;
@@ -18,32 +19,37 @@ JF_INLINE vf spread_float(const char* p) {
 }
 
 #if defined(__AVX512F__)
-#define JF_WIDE(name, ...) (vi)_mm512_##name(__VA_ARGS__)
+#define JF_WIDE(name, ...) (vi) _mm512_##name(__VA_ARGS__)
 typedef __m512i vraw;
 #elif defined(__AVX2__)
-#define JF_WIDE(name, ...) (vi)_mm256_##name(__VA_ARGS__)
+#define JF_WIDE(name, ...) (vi) _mm256_##name(__VA_ARGS__)
 typedef __m256i vraw;
 #else
-#define JF_WIDE(name, ...) (vi)_mm_##name(__VA_ARGS__)
+#define JF_WIDE(name, ...) (vi) _mm_##name(__VA_ARGS__)
 typedef __m128i vraw;
 #endif
 
 #if defined(__AVX512VNNI__)
 // Rows side by side, because each instruction waits five cycles for the sum before it. Written out, because GCC 12
-// loads the four bytes by an instruction of their own: with one instruction less for each, 512 rows took 10 % less time.
-template <int COUNT> JF_INLINE void dots_vnni(vi* sum, const vi* w, const char* q, int first, int last) {
+// loads the four bytes by an instruction of their own: with one instruction less for each, 512 rows took 10 % less
+// time.
+template <int COUNT>
+JF_INLINE void dots_vnni(vi* sum, const vi* w, const char* q, int first, int last) {
     typedef int32_t __attribute__((may_alias)) four_bytes;
 #pragma GCC unroll 8
     for (int j = first; j < last; j++)
 #pragma GCC unroll 4
         for (int i = 0; i < COUNT; i++)
-            asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[i]) : "v"(w[j]), "m"(*(const four_bytes*)(q + 32 * i + 4 * j)));
+            asm("vpdpbusd %2%{1to16%}, %1, %0"
+                : "+v"(sum[i])
+                : "v"(w[j]), "m"(*(const four_bytes*)(q + 32 * i + 4 * j)));
 }
 #endif
 
 // Pairs of (2^BITS - 1) * 127 are summed in 16 bits as long as they fit.
 #if defined(__AVX2__)
-template <int BITS> JF_INLINE vi dot_pairs(vi sum, const vi* w, const char* q, int first, int last) {
+template <int BITS>
+JF_INLINE vi dot_pairs(vi sum, const vi* w, const char* q, int first, int last) {
     constexpr int most = BITS == 4 ? 8 : BITS == 5 ? 4 : 2;
     for (int j = first; j < last; j += most) {
         vraw pairs = (vraw)JF_WIDE(maddubs_epi16, (vraw)w[j], (vraw)spread(q + 4 * j));
@@ -65,7 +71,8 @@ JF_INLINE vi dot_wide(vi sum, const vi* w, const char* q, int first, int last) {
 }
 
 // sum[i] += w[first..last) times the quants of row i, for COUNT rows that follow each other at q.
-template <Products P, int BITS, int COUNT> JF_INLINE void dots(vi* sum, const vi* w, const char* q, int first, int last) {
+template <Products P, int BITS, int COUNT>
+JF_INLINE void dots(vi* sum, const vi* w, const char* q, int first, int last) {
 #if defined(__AVX512VNNI__)
     if constexpr (P == VNNI) dots_vnni<COUNT>(sum, w, q, first, last);
 #endif
@@ -85,8 +92,8 @@ JF_INLINE void widen(vi* w) {
     }
 }
 
-// Weights are read once, in order. One row of x does little work for each byte, so it asks for bytes this far ahead: the
-// hardware alone reached nine tenths of the rate of a plain read.
+// Weights are read once, in order. One row of x does little work for each byte, so it asks for bytes this far ahead:
+// the hardware alone reached nine tenths of the rate of a plain read.
 constexpr int AHEAD = 3072;
 
 // One unit (32 columns) of the group times the panel, added to acc. `panel` is at the unit.
@@ -132,11 +139,13 @@ void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64
     constexpr int64_t step = WIDTH * T::activation.unit_nbytes();
     vf acc[PARTS][WIDTH] = {};
     for (int64_t b = 0; b < blocks; b++) {
-        if constexpr (WIDTH <= 4) {  // unrolled, shifts are constants and neighbours share loads: half the time for one row
+        if constexpr (WIDTH <=
+                      4) {  // unrolled, shifts are constants and neighbours share loads: half the time for one row
 #pragma GCC unroll 8
             for (int u = 0; u < T::UNITS; u++) {
                 constexpr int share = T::fields.quant_nbytes / T::UNITS;
-                for (int i = 0; i < share; i += 64) _mm_prefetch((const char*)quants + AHEAD + u * share + i, _MM_HINT_T0);
+                for (int i = 0; i < share; i += 64)
+                    _mm_prefetch((const char*)quants + AHEAD + u * share + i, _MM_HINT_T0);
                 add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
             }
         } else {
@@ -178,29 +187,52 @@ inline Panel panel_of(int64_t t, int64_t rows, int64_t widest) {
 
 typedef void (*Tile)(const uint8_t* scales, const uint8_t* quants, const char* panel, int64_t blocks, float* out);
 
-template <int32_t D> Tile tile_of_width(int64_t width) {
+template <int32_t D>
+Tile tile_of_width(int64_t width) {
     switch (width) {
-        case 1: return tile<D, 1>;
-        case 2: return tile<D, 2>;
-        case 3: return tile<D, 3>;
-        case 4: return tile<D, 4>;
-        case 8: if constexpr (WIDEST >= 8) return tile<D, 8>; else return nullptr;
-        case 16: if constexpr (WIDEST >= 16) return tile<D, 16>; else return nullptr;
-        default: return nullptr;
+        case 1:
+            return tile<D, 1>;
+        case 2:
+            return tile<D, 2>;
+        case 3:
+            return tile<D, 3>;
+        case 4:
+            return tile<D, 4>;
+        case 8:
+            if constexpr (WIDEST >= 8)
+                return tile<D, 8>;
+            else
+                return nullptr;
+        case 16:
+            if constexpr (WIDEST >= 16)
+                return tile<D, 16>;
+            else
+                return nullptr;
+        default:
+            return nullptr;
     }
 }
 
 inline Tile find_tile(int32_t dtype, int64_t width) {
     switch (dtype) {
-        case Q4_0: return tile_of_width<Q4_0>(width);
-        case Q4_1: return tile_of_width<Q4_1>(width);
-        case Q5_0: return tile_of_width<Q5_0>(width);
-        case Q5_1: return tile_of_width<Q5_1>(width);
-        case Q8_0: return tile_of_width<Q8_0>(width);
-        case Q4_K: return tile_of_width<Q4_K>(width);
-        case Q5_K: return tile_of_width<Q5_K>(width);
-        case Q6_K: return tile_of_width<Q6_K>(width);
-        default: return nullptr;
+        case Q4_0:
+            return tile_of_width<Q4_0>(width);
+        case Q4_1:
+            return tile_of_width<Q4_1>(width);
+        case Q5_0:
+            return tile_of_width<Q5_0>(width);
+        case Q5_1:
+            return tile_of_width<Q5_1>(width);
+        case Q8_0:
+            return tile_of_width<Q8_0>(width);
+        case Q4_K:
+            return tile_of_width<Q4_K>(width);
+        case Q5_K:
+            return tile_of_width<Q5_K>(width);
+        case Q6_K:
+            return tile_of_width<Q6_K>(width);
+        default:
+            return nullptr;
     }
 }
 
@@ -209,19 +241,31 @@ struct Rounding {
     Activation activation;
     void (*row)(const float* x, int64_t k, char* panel, int64_t width, int64_t m);
 };
-template <int32_t D> JF_INLINE Rounding rounding() { return {Format<D>::activation, quantise_row<Format<D>>}; }
+template <int32_t D>
+JF_INLINE Rounding rounding() {
+    return {Format<D>::activation, quantise_row<Format<D>>};
+}
 
 inline Rounding rounding_of(int32_t dtype) {
     switch (dtype) {
-        case Q4_0: return rounding<Q4_0>();
-        case Q4_1: return rounding<Q4_1>();
-        case Q5_0: return rounding<Q5_0>();
-        case Q5_1: return rounding<Q5_1>();
-        case Q8_0: return rounding<Q8_0>();
-        case Q4_K: return rounding<Q4_K>();
-        case Q5_K: return rounding<Q5_K>();
-        default: return rounding<Q6_K>();
+        case Q4_0:
+            return rounding<Q4_0>();
+        case Q4_1:
+            return rounding<Q4_1>();
+        case Q5_0:
+            return rounding<Q5_0>();
+        case Q5_1:
+            return rounding<Q5_1>();
+        case Q8_0:
+            return rounding<Q8_0>();
+        case Q4_K:
+            return rounding<Q4_K>();
+        case Q5_K:
+            return rounding<Q5_K>();
+        default:
+            return rounding<Q6_K>();
     }
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield

@@ -5,10 +5,11 @@
 #include "packing.h"
 #include "simd.h"
 
-namespace jackfield { namespace {
+namespace jackfield {
+namespace {
 
-constexpr int64_t STRETCH = 64;              // columns summed from zero
-constexpr int64_t DEPTH = 4 * STRETCH;       // columns of the weight decoded at a time
+constexpr int64_t STRETCH = 64;         // columns summed from zero
+constexpr int64_t DEPTH = 4 * STRETCH;  // columns of the weight decoded at a time
 constexpr int WIDEST_FLOAT = W == 16 ? 16 : 4;
 
 JF_INLINE vf load_lanes(const float* p) { return load<F32>((const char*)p); }
@@ -44,7 +45,8 @@ JF_INLINE void stretches(const float* w, const float* x, int64_t n, float* total
 }
 
 // total[m][r] += x[k][m] * w[k][r] over n columns.
-template <int WIDTH> void tile_floats(const float* w, const float* x, int64_t n, float* total) {
+template <int WIDTH>
+void tile_floats(const float* w, const float* x, int64_t n, float* total) {
     constexpr int COUNT = WIDTH <= 2 ? 4 : 1;  // narrow panels keep the units busy with several stretches at once
     int64_t k = 0;
     for (; k + COUNT * STRETCH <= n; k += COUNT * STRETCH)
@@ -57,13 +59,26 @@ typedef void (*FloatTile)(const float* w, const float* x, int64_t n, float* tota
 
 inline FloatTile find_float_tile(int64_t width) {
     switch (width) {
-        case 1: return tile_floats<1>;
-        case 2: return tile_floats<2>;
-        case 3: return tile_floats<3>;
-        case 4: return tile_floats<4>;
-        case 8: if constexpr (WIDEST_FLOAT >= 8) return tile_floats<8>; else return nullptr;
-        case 16: if constexpr (WIDEST_FLOAT >= 16) return tile_floats<16>; else return nullptr;
-        default: return nullptr;
+        case 1:
+            return tile_floats<1>;
+        case 2:
+            return tile_floats<2>;
+        case 3:
+            return tile_floats<3>;
+        case 4:
+            return tile_floats<4>;
+        case 8:
+            if constexpr (WIDEST_FLOAT >= 8)
+                return tile_floats<8>;
+            else
+                return nullptr;
+        case 16:
+            if constexpr (WIDEST_FLOAT >= 16)
+                return tile_floats<16>;
+            else
+                return nullptr;
+        default:
+            return nullptr;
     }
 }
 
@@ -91,22 +106,28 @@ inline void turn_lines(const float* lines, int64_t n, float* columns) {
 }
 
 // Float elements of a dense line, widened.
-template <DType D> JF_INLINE void widen_line(const char* from, int64_t n, float* to) {
+template <DType D>
+JF_INLINE void widen_line(const char* from, int64_t n, float* to) {
     int64_t i = 0;
     for (; i + W <= n; i += W) store<F32>((char*)(to + i), load<D>(from + i * bytes_of<D>));
     if (i < n) store_part<F32>((char*)(to + i), load_part<D>(from + i * bytes_of<D>, n - i), n - i);
 }
 inline void widen_dense(int32_t dtype, const char* from, int64_t n, float* to) {
-    if (dtype == F32) widen_line<F32>(from, n, to);
-    else if (dtype == F16) widen_line<F16>(from, n, to);
-    else widen_line<BF16>(from, n, to);
+    if (dtype == F32)
+        widen_line<F32>(from, n, to);
+    else if (dtype == F16)
+        widen_line<F16>(from, n, to);
+    else
+        widen_line<BF16>(from, n, to);
 }
 
 // Columns [k, k + n) of a plain row; k is a multiple of DEPTH, so of every block.
 inline void decode_line(int32_t dtype, const char* row, int64_t k, int64_t n, float* to) {
     if (!is_block(dtype)) return widen_dense(dtype, row + k * block_nbytes(dtype), n, to);
     const int64_t length = block_length(dtype), size = block_nbytes(dtype);
-    for (int64_t b = 0; b < n / length; b++) decode_block(dtype, (const uint8_t*)row + (k / length + b) * size, to + b * length);
+    for (int64_t b = 0; b < n / length; b++)
+        decode_block(dtype, (const uint8_t*)row + (k / length + b) * size, to + b * length);
 }
 
-}}  // namespace jackfield::(unnamed)
+}  // namespace
+}  // namespace jackfield
