@@ -109,7 +109,7 @@ class Transformer:
 
     def _rope(self, x: jf.Tensor, layer: Layer, positions: jf.Tensor) -> jf.Tensor:
         r = layer.rope
-        factors = self.weights.maybe("rope_freqs.weight", (r.n_dims // 2,)) if layer.window == 0 else None
+        factors = self.weights.maybe("rope_freqs.weight", (r.n_dims // 2,))
         return ops.rope(
             x,
             positions,
