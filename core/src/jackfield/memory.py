@@ -346,7 +346,8 @@ class _Planner:
             device = self.panel.device(run.device)
             nbytes = 0
             if type(device).scratch is not Device.scratch:
-                nbytes = max(_scratch(device, [run.items[i].step for i in group]) for group in groups)
+                shown = {tuple([run.items[i].step for i in group]) for group in groups}
+                nbytes = max(_scratch(device, steps) for steps in shown)
             block = None
             if nbytes:
                 spec = bytes_spec(nbytes)

@@ -43,11 +43,14 @@ class _Chooser:
     found: list[Constant] = field(default_factory=list)
     new: dict[tuple[int, Key], dict[str, int]] = field(default_factory=dict)
     changed: dict[tuple[int, int, str], tuple[Step, Step]] = field(default_factory=dict)
+    packed: dict[tuple[Spec, str], Spec] = field(default_factory=dict)
 
     def add(self, value: Value, uses: _Uses) -> None:
+        key = key_of(value, self.identity)
+        held = self._held(value, key)
         direct = [(item, i) for item, i in uses if _is_whole(item.operands[i], value)]
-        layout, packing = self._layout(value, direct) if direct else ("", None)
-        self._use(value, direct if layout else uses, layout, packing)
+        layout, packing = self._layout(value, direct, held) if direct else ("", None)
+        self._use(value, direct if layout else uses, layout, packing, key)
         if layout and len(direct) < len(uses):  # views read plain bytes, so there is a plain copy as well
             plain = replace(value)
             rest = [(item, i) for item, i in uses if not _is_whole(item.operands[i], value)]
@@ -55,13 +58,12 @@ class _Chooser:
                 ref = item.operands[i]
                 assert ref is not None
                 item.operands[i] = Ref(plain, ref.offset, ref.spec)
-            self._use(plain, rest, "", None)
+            self._use(plain, rest, "", None, key)
 
-    def _layout(self, value: Value, direct: _Uses) -> tuple[str, Packing | None]:
+    def _layout(self, value: Value, direct: _Uses, held: Mapping[str, int]) -> tuple[str, Packing | None]:
         """A layout that lies there already and that all users read; else the one the backend wishes for."""
         steps = tuple(dict.fromkeys(item.step for item, _ in direct))
         packing = self._packing(value, steps)
-        held = self._held(value)
         if packing is not None and packing.name in held:
             return packing.name, packing
         for layout in held:
@@ -83,27 +85,31 @@ class _Chooser:
             self.packings[key] = opened.backend.pack(value.spec, steps, opened.device.target)
         return self.packings[key]
 
-    def _held(self, value: Value) -> Mapping[str, int]:
-        key = self._key(value)
-        return {**self.held(value.device, key), **self.new.get((value.device, key), {})}
+    def _held(self, value: Value, key: Key) -> Mapping[str, int]:
+        """Layouts that are there, or will be, to bytes."""
+        held, new = self.held(value.device, key), self.new.get((value.device, key))
+        return held if new is None else {**held, **new}
 
     def _refusal(self, item: Item, i: int, layout: str) -> object:
         return self.panel.answer(item.device, self._with_layout(item.step, i, layout)).reason
 
-    def _key(self, value: Value) -> Key:
-        return key_of(value, self.identity)
-
-    def _use(self, value: Value, uses: _Uses, layout: str, packing: Packing | None) -> None:
-        key, held = self._key(value), self._held(value)
+    def _use(self, value: Value, uses: _Uses, layout: str, packing: Packing | None, key: Key) -> None:
+        held = self._held(value, key)
         nbytes = held.get(layout, packing.nbytes if packing is not None else value.spec.nbytes)
         value.nbytes = nbytes
         self.found.append(Constant(value, key, layout, nbytes, packing, again=bool(held) and layout not in held))
         self.new.setdefault((value.device, key), {})[layout] = nbytes
         if layout:
-            value.spec = replace(value.spec, layout=layout)
+            value.spec = self._packed(value.spec, layout)
             for item, i in uses:
                 item.step = self._with_layout(item.step, i, layout)
                 item.operands[i] = Ref(value, 0, value.spec)
+
+    def _packed(self, spec: Spec, layout: str) -> Spec:
+        known = self.packed.get((spec, layout))
+        if known is None:
+            known = self.packed[spec, layout] = replace(spec, layout=layout)
+        return known
 
     def _with_layout(self, step: Step, i: int, layout: str) -> Step:
         """The step with one operand packed. Equal steps are one object, so objects are remembered, and held."""
@@ -111,7 +117,7 @@ class _Chooser:
         if known is None:
             spec = step.operands[i]
             assert spec is not None
-            operands = (*step.operands[:i], replace(spec, layout=layout), *step.operands[i + 1 :])
+            operands = (*step.operands[:i], self._packed(spec, layout), *step.operands[i + 1 :])
             known = self.changed[id(step), i, layout] = step, replace(step, operands=operands)
         return known[1]
 

@@ -30,14 +30,13 @@ _TOLD = 10  # refused nodes that one error lists
 class Placement:
     """The answer: a device for every node and state, and why.
 
-    answers: by node, what its device said. asked: by node, every device asked with its refusal or None.
-    wanted: by node, the device that was asked first. seconds: predicted for a call. notes: for the report.
+    answers: by node, what its device said. asked: by node, every device asked with its refusal or None, first asked
+        first. seconds: predicted for a call. notes: for the report.
     """
 
     device: dict[Tensor, int]
     answers: dict[Tensor, Answer]
     asked: dict[Tensor, Asked]
-    wanted: dict[Tensor, int]
     seconds: float
     notes: list[str] = field(default_factory=list)
 
@@ -45,10 +44,16 @@ class Placement:
 def steps_of(flow: Flow) -> dict[Tensor, Step]:
     """The step of every node, operands with the strides they have in the graph; equal steps are one object."""
     known: dict[Step, Step] = {}
+    by_parts: dict[tuple[object, ...], Step] = {}  # by the parts themselves, which are faster to compare than Steps
     steps: dict[Tensor, Step] = {}
     for node in flow.nodes:
-        step = Step(node.op, tuple([o.spec if o is not None else None for o in node.operands]), node.spec, node.attrs)
-        steps[node] = known.setdefault(step, step)
+        specs = [o.spec if o is not None else None for o in node.operands]
+        parts = (node.op, id(node.spec), id(node.attrs), *map(id, specs))
+        step = by_parts.get(parts)
+        if step is None:
+            step = Step(node.op, tuple(specs), node.spec, node.attrs)
+            step = by_parts[parts] = known.setdefault(step, step)
+        steps[node] = step
     return steps
 
 
@@ -95,6 +100,7 @@ class _Assignment:
         self.pinned: dict[Tensor, int] = {}
         self.banned: dict[tuple[Tensor, int], Reason] = {}
         self.asked: dict[Tensor, dict[int, Reason | None]] = {}
+        self.plain: dict[int, tuple[dict[int, Reason | None], dict[int, float]]] = {}
         self.notes: list[str] = []
         self.problem: Problem
         self.decided: list[Tensor] = []
@@ -141,7 +147,7 @@ class _Assignment:
     def _ask(self, node: Tensor, number: int) -> Reason | None:
         if (reason := self.banned.get((node, number))) is None and node.spec.size:
             reason = self.panel.answer(number, self.steps[node]).reason
-        self.asked.setdefault(node, {})[number] = reason
+        self.asked[node] = {**self.asked.get(node, {}), number: reason}  # a new one: nodes may share the old
         return reason
 
     def _takers(self, nodes: Sequence[Tensor]) -> list[int]:
@@ -189,7 +195,7 @@ class _Assignment:
     # The search
 
     def solve(self) -> Placement:
-        self.asked = {}
+        self.asked, self.plain = {}, {}
         decisions = self._decisions()
         self.problem = Problem(decisions, self._legs(), self._moved(), self._wanted())
         choice, seconds = solve(self.problem)
@@ -200,9 +206,12 @@ class _Assignment:
             else Answer(None, self.steps[node])
             for node in self.flow.nodes
         }
-        asked: dict[Tensor, Asked] = {node: tuple(by.items()) for node, by in self.asked.items()}
-        wanted = {node: next(iter(self.asked[node])) for node in self.flow.nodes}
-        return Placement(device, answers, asked, wanted, seconds, list(dict.fromkeys(self.notes)))
+        same: dict[int, Asked] = {}
+        asked: dict[Tensor, Asked] = {}
+        for node, by in self.asked.items():
+            known = same.get(id(by))
+            asked[node] = known if known is not None else same.setdefault(id(by), tuple(by.items()))
+        return Placement(device, answers, asked, seconds, list(dict.fromkeys(self.notes)))
 
     def _decisions(self) -> list[Decision]:
         self.number = {tensor: i for i, tensor in enumerate(self.flow.tensors)}
@@ -233,19 +242,36 @@ class _Assignment:
 
     def _decision(self, node: Tensor, homes: Mapping[Tensor, list[int]]) -> Decision | None:
         origin = self.flow.spots[node].origin
-        updates_state = OPS[node.op].updates and origin.kind == "state"
-        takers = homes[origin] if updates_state else self._takers([node])
-        if not takers:
+        updates_state = origin.kind == "state" and OPS[node.op].updates
+        seconds = self._seconds(node, homes[origin]) if updates_state else self._choices(node)
+        if not seconds:
             return None
-        if node.spec.size:
-            step = self.steps[node]
-            seconds = {d: self.panel.answer(d, step).seconds for d in takers}
-        else:
-            seconds = dict.fromkeys(takers, 0.0)
-        made = (self.flow.making(o) for o in node.operands if o is not None)
-        uses = dict.fromkeys(self.number[m] for m in made if m.kind != "constant")
+        uses: dict[int, None] = {}
+        for operand in node.operands:
+            if operand is not None:
+                made = operand if operand.kind != "view" else self.flow.making(operand)
+                if made.kind != "constant":
+                    uses[self.number[made]] = None
         tied = self.number[origin] if updates_state else None
         return Decision(seconds, tuple(uses), self.number[node], tied)
+
+    def _choices(self, node: Tensor) -> dict[int, float]:
+        """Seconds by device that takes the node. Nodes of one step that nobody pinned or banned share one answer."""
+        step = self.steps[node]
+        plain = not self.pinned and not self.banned and node.spec.size
+        known = self.plain.get(id(step)) if plain else None
+        if known is None:
+            seconds = self._seconds(node, self._takers([node]))
+            if plain:
+                self.plain[id(step)] = self.asked[node], seconds
+            return seconds
+        self.asked[node], seconds = known
+        return seconds
+
+    def _seconds(self, node: Tensor, takers: Sequence[int]) -> dict[int, float]:
+        if not node.spec.size:
+            return dict.fromkeys(takers, 0.0)
+        return {d: self.panel.answer(d, self.steps[node]).seconds for d in takers}
 
     def _legs(self) -> list[Crossing]:
         rates = [o.device.target.rates for o in self.panel.devices]

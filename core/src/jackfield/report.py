@@ -168,7 +168,7 @@ def _nodes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any
             "op": node.op,
             "out": str(node.spec),
             "device": panel.name(placement.device[node]),
-            "wanted": panel.name(placement.wanted[node]),
+            "wanted": panel.name(placement.asked[node][0][0]),
             "candidates": _candidates(drawn, node, steps[node]),
             "copies_in": copied.get(drawn.flow.ids[node], []),
         }
