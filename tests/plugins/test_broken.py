@@ -423,3 +423,15 @@ def test_reasons_hold_in_every_hash_order(folder):
         install(folder, f"{name}{name}", good(f"{name}{name}"))
     orders = {tuple(s.name for s in Registry().status()) for _ in range(3)}
     assert len(orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("device_class", "level"), [("gpu", logging.INFO), ("npu", logging.INFO), ("cpu", logging.WARNING)]
+)
+def test_a_host_without_its_cpu_is_told_aloud(folder, registry, caplog, device_class, level):
+    source = good("picky").replace("return [", "raise Unavailable('PICKY=7: must be 1 or 2')\n        return [")
+    install(folder, "picky", source, manifest("picky", device_class))
+    with caplog.at_level(logging.INFO, "jackfield"):
+        registry.select(None)
+    told = [(r.levelno, r.message) for r in caplog.records if "picky" in r.message]
+    assert told == [(level, "backend not used: picky: PICKY=7: must be 1 or 2")]

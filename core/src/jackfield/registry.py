@@ -53,7 +53,7 @@ log = logging.getLogger("jackfield")
 CORE = "jackfield"
 REGISTERED = "<registered>"
 ACCELERATORS = ("gpu", "npu", "dsp", "accel")
-QUIET = ("absent", "off")  # normal states, worth no warning
+QUIET = ("absent", "off")  # normal states of an accelerator, worth no warning
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,11 @@ class Registry:
         key = (plugin.found.name, plugin.found.dist, plugin.status.code)
         if key not in self._told:
             self._told.add(key)
-            level = logging.INFO if plugin.status.state in QUIET else logging.WARNING
+            # A host always has its CPU: where its backend says there is none, a setting is wrong, and all gets slow.
+            normal = plugin.status.state in QUIET and not (
+                plugin.status.state == "absent" and HOST_CLASS in plugin.classes
+            )
+            level = logging.INFO if normal else logging.WARNING
             log.log(level, "backend not used: %s", error)
 
     def _of_class(self, device_class: str) -> list[Plugin]:
