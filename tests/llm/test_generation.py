@@ -107,6 +107,19 @@ def test_a_stop_in_the_half_character_at_the_end(tokenizer):
     assert answer.stats.finish == "stop"
 
 
+def test_the_sampler_sees_the_prompt_and_what_it_drew(tokenizer):
+    class Spy:
+        seen = []
+
+        def draw(self, logits, history):
+            self.seen.append(list(history))
+            return int(logits.argmax())
+
+    ids = tokens_of("ab")
+    "".join(Scripted(tokenizer, ids).answer(sampler=Spy()))
+    assert Spy.seen == [[5, 6], [5, 6, ids[0]], [5, 6, *ids]]
+
+
 # ---- where it ends
 
 
