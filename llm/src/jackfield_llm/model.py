@@ -231,7 +231,8 @@ class Model:
         if not ids:
             raise ModelError("no tokens to evaluate: the prompt is empty")
         *_, last = self._evaluate(ids, "last")
-        return last[0]
+        row: NDArray[np.float32] = last[0]
+        return row
 
     def _evaluate(self, ids: list[int], logits: Literal["last", "all"]) -> Iterator[NDArray[np.float32]]:
         """Run the plans over `ids`; logits of the last row, or of all real rows, of each."""
