@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import click
 
@@ -79,7 +79,7 @@ def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
     """Answer PROMPT from a GGUF model; '-' reads it from standard input."""
     with _quietly():
         if prompt == "-":
-            prompt = sys.stdin.read()
+            prompt = _input().read()
         _generate(prompt, options, raw=raw, as_json=as_json)
 
 
@@ -109,9 +109,15 @@ def chat(*, as_json: bool, **options: Any) -> None:
 
 def _ask() -> str:
     """The next question; "" when there is none. The sign that it is awaited is no part of the output."""
-    if sys.stdin.isatty():
+    stdin = _input()
+    if stdin.isatty():
         click.echo("> ", nl=False, err=True)
-    return sys.stdin.readline().strip()
+    return stdin.readline().strip()
+
+
+def _input() -> TextIO:
+    """Standard input; nothing where the program was started without one."""
+    return io.StringIO() if sys.stdin is None else sys.stdin
 
 
 def _told(model: Model, answer: Generation, *, as_json: bool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jackfield_llm.errors import ModelError
+from jackfield_llm.errors import ModelError, shown
 
 __all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
 
@@ -98,7 +98,7 @@ class _Keys:
         return self.metadata.get(f"{self.architecture}.{name}")
 
     def wrong(self, name: str, value: object, must: str) -> ModelError:
-        return ModelError(f"{self.architecture}.{name} is {value!r}: must be {must}")
+        return ModelError(f"{self.architecture}.{name} is {shown(value)}: must be {must}")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.get(name)
@@ -115,7 +115,9 @@ def read_config(metadata: Mapping[str, Any]) -> Config:
     if not isinstance(architecture, str):
         raise ModelError("the file has no general.architecture: not a language model")
     if architecture not in _READERS:
-        raise ModelError(f"architecture {architecture!r} is not known here; known: {', '.join(known_architectures())}")
+        raise ModelError(
+            f"architecture {shown(architecture)} is not known here; known: {', '.join(known_architectures())}"
+        )
     return _READERS[architecture](_Keys(metadata, architecture))
 
 

@@ -13,7 +13,15 @@ from __future__ import annotations
 
 from jackfield import Error
 
-__all__ = ["ChatError", "ContextOverflow", "ModelError", "SamplingError", "SourceError", "TokenizerError"]
+__all__ = ["ChatError", "ContextOverflow", "ModelError", "SamplingError", "SourceError", "TokenizerError", "shown"]
+
+_LONGEST = 80  # characters of a value from a file that an error repeats
+
+
+def shown(value: object) -> str:
+    """A value out of a file, for an error's text: as Python writes it, so safe for a terminal, cut where it is long."""
+    text = repr(value[: _LONGEST + 1] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 class ModelError(Error):

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 import jackfield as jf
-from jackfield_llm.errors import ModelError
+from jackfield_llm.errors import ModelError, shown
 
 __all__ = ["Weights"]
 
-_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"blk\.([0-9]{1,9})\.(.+)", re.DOTALL)
+_PLAIN_NAME = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 
 class Weights:
@@ -55,7 +56,8 @@ class Weights:
         every = set().union(*layers)
         for number, has in enumerate(layers):
             if missing := sorted(every - has):
-                raise ModelError(f"the file lacks the tensor blk.{number}.{missing[0]}, which other layers have")
+                name = _shown(f"blk.{number}.{missing[0]}")
+                raise ModelError(f"the file lacks the tensor {name}, which other layers have")
 
     def check_all_used(self) -> None:
         """A tensor no graph asked for would be a part of the model that is left out: refused, never ignored.
@@ -66,7 +68,7 @@ class Weights:
         if unknown:
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise ModelError(
-                f"the file has a tensor {unknown[0]}{more}, which is no part of this architecture as known here"
+                f"the file has a tensor {_shown(unknown[0])}{more}, which is no part of this architecture as known here"
             )
 
     def _make(self, name: str) -> jf.Tensor:
@@ -77,6 +79,8 @@ class Weights:
             raise ModelError(f"tensor {name}: {e}") from e
         if len(tensor.shape) == 1 and dtype != jf.f32:
             return jf.constant(tensor.numpy().astype(np.float32), name=name)
+        if not (dtype in (jf.f32, jf.f16, jf.bf16) or dtype.is_block):
+            raise ModelError(f"tensor {name} is {dtype}: a matrix must be f32, f16, bf16 or quantised")
         return jf.constant(tensor, name=name)
 
     def _tensor(self, name: str) -> jf.gguf.Tensor:
@@ -84,3 +88,8 @@ class Weights:
             return self._file.tensors[name]
         except KeyError:
             raise ModelError(f"the file lacks the tensor {name}") from None
+
+
+def _shown(name: str) -> str:
+    """A tensor's name as an error repeats it: names are a stranger's text, which a terminal might obey."""
+    return name if _PLAIN_NAME.fullmatch(name) else shown(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from importlib.metadata import EntryPoint, entry_points
 
 import click
@@ -42,6 +43,10 @@ class Commands(click.Group):
         except DeviceNameError as e:
             raise click.UsageError(str(e), ctx) from e
         except Error as e:
+            raise click.ClickException(str(e)) from e
+        except OSError as e:
+            if e.errno == errno.EPIPE:  # click ends without a word where the reader of a pipe has gone
+                raise
             raise click.ClickException(str(e)) from e
 
 

@@ -13,7 +13,7 @@ from typing import Any, overload
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from jackfield_llm.errors import TokenizerError
+from jackfield_llm.errors import TokenizerError, shown
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
 from jackfield_llm.tokenizer.vocabulary import Vocabulary
 
@@ -27,7 +27,7 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
     """The rules of that name; a file without a name gets the default, as in llama.cpp."""
     found = PRE_TOKENIZERS.get("default" if name is None else name)
     if found is None:
-        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}: known ones are {', '.join(sorted(PRE_TOKENIZERS))}")
+        raise TokenizerError(f"tokenizer.ggml.pre is {shown(name)}: known ones are {', '.join(sorted(PRE_TOKENIZERS))}")
     return found
 
 
@@ -131,7 +131,7 @@ def _merges(metadata: Mapping[str, Any], ids: Mapping[str, int], controls: set[s
         # The first letter may itself be a space, so the one that separates is looked for behind it.
         cut = line.find(" ", 1) if isinstance(line, str) else -1
         if cut < 0:
-            raise TokenizerError(f"{_MERGES}[{place}] is {line!r}: must be two texts and a space between")
+            raise TokenizerError(f"{_MERGES}[{place}] is {shown(line)}: must be two texts and a space between")
         left, right = own.get(line[:cut]), own.get(line[cut + 1 :])
         if left is not None and right is not None and left + right in own:
             pairs.append((left, right))
@@ -144,5 +144,5 @@ def _check_left_out(place: int, left: str, right: str, tokens: Mapping[str, str]
     """Raises unless a merge concerns a control token, which is no part of plain text."""
     for text in (left, right, left + right):
         if text not in tokens and text not in controls:
-            message = f"joins {left!r} and {right!r} (number {place}): {text!r} must be a token"
+            message = f"joins {shown(left)} and {shown(right)} (number {place}): {shown(text)} must be a token"
             raise TokenizerError(f"{_MERGES} {message}")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from jackfield_llm.errors import TokenizerError
+from jackfield_llm.errors import TokenizerError, shown
 from jackfield_llm.tokenizer.vocabulary import Role, Vocabulary
 
 __all__ = ["SentencePiece"]
@@ -92,7 +92,9 @@ class SentencePiece:
         if self._bytes is not None:
             return [self._bytes[byte] for byte in symbol.encode()]
         if self._unknown is None:
-            raise TokenizerError(f"[encode] {symbol!r} is no token: the vocabulary must have bytes or an unknown token")
+            raise TokenizerError(
+                f"[encode] {shown(symbol)} is no token: the vocabulary must have bytes or an unknown token"
+            )
         return [self._unknown]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jackfield_llm.errors import TokenizerError
+from jackfield_llm.errors import TokenizerError, shown
 
 __all__ = ["Role", "Vocabulary"]
 
@@ -133,7 +133,7 @@ class Vocabulary:
         """
         kind = _text(metadata, "model")
         if kind not in kinds:
-            raise TokenizerError(f"tokenizer.ggml.model is {kind!r}: known ones are {', '.join(sorted(kinds))}")
+            raise TokenizerError(f"tokenizer.ggml.model is {shown(kind)}: known ones are {', '.join(sorted(kinds))}")
         defaults = _DEFAULTS[kind]
         tokens = _tokens(metadata)
         roles = _numbers(metadata, "token_type", len(tokens), np.int8)
@@ -187,14 +187,14 @@ class _Index:
         if found is None:
             return default if default is not None and default < self._size else None
         if isinstance(found, bool) or not isinstance(found, (int, np.integer)) or not 0 <= found < self._size:
-            raise TokenizerError(f"{_PREFIX}{key} is {found!r}: must be an id below {self._size}")
+            raise TokenizerError(f"{_PREFIX}{key} is {shown(found)}: must be an id below {self._size}")
         return int(found)
 
 
 def _text(metadata: Mapping[str, Any], key: str) -> str:
     found = metadata.get(_PREFIX + key)
     if not isinstance(found, str):
-        raise TokenizerError(f"{_PREFIX}{key} is {'absent' if found is None else repr(found)}: must be a text")
+        raise TokenizerError(f"{_PREFIX}{key} is {'absent' if found is None else shown(found)}: must be a text")
     return found
 
 
@@ -205,7 +205,7 @@ def _pre(metadata: Mapping[str, Any]) -> str | None:
 def _flag(metadata: Mapping[str, Any], key: str, *, default: bool) -> bool:
     found = metadata.get(_PREFIX + key, default)
     if not isinstance(found, (bool, np.bool_)):
-        raise TokenizerError(f"{_PREFIX}{key} is {found!r}: must be true or false")
+        raise TokenizerError(f"{_PREFIX}{key} is {shown(found)}: must be true or false")
     return bool(found)
 
 
@@ -224,11 +224,11 @@ def _repaired(tokens: list[Any]) -> list[str]:
     seen: dict[str, int] = {}
     for place, token in enumerate(tokens):
         if not isinstance(token, str):
-            raise TokenizerError(f"tokenizer.ggml.tokens[{place}] is {token!r}: must be a text")
+            raise TokenizerError(f"tokenizer.ggml.tokens[{place}] is {shown(token)}: must be a text")
         text = token or f"[EMPTY_{place}]"
         if text in seen:
             places = f"{seen[text]} and {place}"
-            raise TokenizerError(f"tokenizer.ggml.tokens holds {text!r} twice, at {places}: must be unique")
+            raise TokenizerError(f"tokenizer.ggml.tokens holds {shown(text)} twice, at {places}: must be unique")
         seen[text] = place
     return list(seen)
 
