@@ -13,7 +13,8 @@ import pytest
 
 import jackfield as jf
 import jackfield_llm
-from jackfield_llm.errors import ModelError, SamplingError, shown
+from jackfield_llm.chat import ChatTemplate
+from jackfield_llm.errors import ChatError, ModelError, SamplingError, shown
 from jackfield_llm.weights import Weights
 
 ESCAPE = "\x1b]0;mine\x07"
@@ -191,3 +192,70 @@ def test_a_full_disk_is_told_in_one_line(chat_path, json):
         assert done.returncode == 1
         assert done.stderr.endswith("Error: [Errno 28] No space left on device\n")
         assert "Traceback" not in done.stderr
+
+
+# ---- templates that would fill memory or never end
+
+
+BOMBS = {
+    "doubled": "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "added": "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "lists": "{% set n = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "times": "{{ 'a' * 10**12 }}",
+    "power": "{{ 9 ** (9 ** 9) }}",
+    "percent": "{{ '%0999999999d' % 3 }}",
+    "percent star": "{{ '%*d' % (999999999, 3) }}",
+    "format filter": "{{ '%0999999999d' | format(3) }}",
+    "format": "{{ '{:0999999999}'.format(3) }}",
+    "format nested": "{{ '{:{}}'.format(3, 999999999) }}",
+    "format_map": "{{ '{a:0999999999}'.format_map({'a': 3}) }}",
+    "ljust": "{{ 'a'.ljust(10 ** 12) }}",
+    "center": "{{ 'a' | center(10 ** 12) }}",
+    "center keyword": "{{ 'a' | center(width=10 ** 12) }}",
+    "expandtabs": "{{ '\\t'.expandtabs(10 ** 9) }}",
+    "zfill": "{{ 'a'.zfill(10 ** 12) }}",
+    "indent": "{{ 'a\\nb' | indent(10 ** 12) }}",
+    "batch": "{{ [1] | batch(10 ** 12, 'x') | list }}",
+    "slices": "{{ [1] | slice(10 ** 12) | list }}",
+    "json": "{{ [1] | tojson(indent=10 ** 12) }}",
+    "replace": "{{ ('a' * 2 ** 20).replace('a', 'b' * 2 ** 20) }}",
+    "replace filter": "{{ ('a' * 2 ** 20) | replace('a', 'b' * 2 ** 20) }}",
+    "join": "{{ ('a' * 2 ** 20).join(['b'] * 2 ** 20) }}",
+    "join filter": "{{ (['a' * 2 ** 20] * 2 ** 20) | join }}",
+    "join glue": "{{ (['a'] * 2 ** 20) | join('b' * 2 ** 20) }}",
+    "lorem": "{{ lipsum(n=100000) }}",
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "printed": "{% for i in range(99999) %}{{ 'a' * 2 ** 20 }}{% endfor %}",
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_templates_are_bounded(name):
+    with pytest.raises(ChatError, match="failed"):
+        ChatTemplate(BOMBS[name] + "{{ n.x | length }}" * ("n = " in BOMBS[name])).render([])
+
+
+def test_a_template_has_a_time(monkeypatch):
+    """Filters take no steps: 100,000 sums of 100,000 numbers would take minutes."""
+    monkeypatch.setattr("jackfield_llm.sandbox._SECONDS", 0.2)
+    template = ChatTemplate("{% for i in range(99999) %}{% set x = range(99999) | sum %}{% endfor %}")
+    with pytest.raises(ChatError, match="seconds"):
+        template.render([])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 'a' ~ 1 ~ nothing ~ ['b'] }}", "a1['b']"),
+        ("{{ 'a' + 'b' }}{{ [1] + [2] }}{{ 1 + 2 }}", "ab[1, 2]3"),
+        ("{{ '%s-%03d' % ('a', 5) }}{{ 7 % 4 }}{{ '%s' | format(3) }}", "a-0053" + "3"),
+        ("{{ '{:>4}|{}'.format('a', 10 ** 12) }}", "   a|1000000000000"),
+        ("{{ ', '.join(['a', 'b']) }}{{ [1, 2] | join('-') }}{{ range(3) | map('string') | join }}", "a, b1-2012"),
+        ("{{ 'aba' | replace('a', 'c') }}{{ 'aba'.replace('a', '') }}{{ 'a' | center(3) }}|", "cbcb a |"),
+        ("{{ [1, 2, 3] | batch(2, 'x') | list }}{{ 1.26 | round(1) }}", "[[1, 2], [3, 'x']]1.3"),
+        ("{{ {'a': 1} | tojson }}{{ [1] | tojson(indent=1) }}", '{"a": 1}[\n 1\n]'),
+    ],
+)
+def test_bounds_change_no_template_that_keeps_them(source, text):
+    assert ChatTemplate(source).render([]) == text

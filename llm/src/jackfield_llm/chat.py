@@ -1,7 +1,7 @@
 """Chat templates: messages to the ids of a prompt, without letting a message speak for the template.
 
-A template comes with the model's file, so it is a stranger's program: it runs in jinja2's sandbox, with bounds on
-loops and sizes. A message is a stranger's text: what in it reads like a special token stays text. For that the first
+A template comes with the model's file, so it is a stranger's program: it runs in a sandbox, with bounds on time and
+sizes. A message is a stranger's text: what in it reads like a special token stays text. For that the first
 letter of every such place is replaced, before rendering, by a character that occurs nowhere, and put back after the
 special tokens of the template itself have been found. So templates may trim, cut and compare messages as they like.
 """
@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jackfield_llm.errors import ChatError
+from jackfield_llm.sandbox import LETTERS, Sandbox
 from jackfield_llm.tokenizer import Tokenizer
 
 __all__ = ["ChatTemplate", "Shield"]
@@ -27,9 +25,6 @@ __all__ = ["ChatTemplate", "Shield"]
 Message = Mapping[str, Any]
 """`role` and `content`, and whatever else the template reads."""
 
-_STEPS = 200_000  # turns of loops and calls of macros, one rendering
-_LETTERS = 1 << 24  # of the prompt, beyond what the messages hold themselves
-_REPEATS = 1 << 20  # entries that "*" may make
 _TRUSTED = frozenset(("role", "type"))
 
 
@@ -44,7 +39,7 @@ class ChatTemplate:
     def __init__(self, source: str, names: Mapping[str, str] | None = None) -> None:
         self.source = source
         self._names = dict(names or {})
-        self._sandbox = _Sandbox()
+        self._sandbox = _Templates()
         try:
             self._template = self._sandbox.from_string(source)
         except (TemplateError, RecursionError) as e:
@@ -100,9 +95,9 @@ class ChatTemplate:
     ) -> str:
         _check(messages)
         shown = messages if shield is None else [_shielded(message, shield) for message in messages]
-        self._sandbox.begin(shield)
+        self._sandbox.shielded(shield)
         names = self._names | dict(variables) | {"messages": shown, "add_generation_prompt": add_generation_prompt}
-        limit = _LETTERS + sum(len(text) for text in _texts(messages))
+        limit = LETTERS + sum(len(text) for text in _texts(messages))
         try:
             return _gathered(self._template.generate(names), limit)
         except _RefusedError as e:
@@ -187,57 +182,20 @@ class _RefusedError(Exception):
     """The template called raise_exception."""
 
 
-class _Generation(Extension):
-    """Parses {% generation %}, which marks the assistant's words for training; here it is only its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own interface
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """jinja2's sandbox with Hugging Face's additions, and a bound on the work of a rendering."""
-
-    intercepted_binops = frozenset(("*", "**"))
+class _Templates(Sandbox):
+    """The sandbox with Hugging Face's additions."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-        self._steps = 0
+        super().__init__()
         self._shield: Shield | None = None
-        self.filters["tojson"] = self._to_json
+        self.filters["tojson"] = self._measured("tojson", self._to_json)
         self.globals["raise_exception"] = _refuse
         self.globals["strftime_now"] = _now
 
-    def begin(self, shield: Shield | None) -> None:
-        self._steps = 0
+    def shielded(self, shield: Shield | None) -> None:
+        """A rendering begins; JSON is made of what the shield covers."""
+        self.begin()
         self._shield = shield
-
-    def step(self) -> str:
-        """Called by every turn of a loop and every call of a macro."""
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise SecurityError(f"it takes more than {_STEPS:,} steps")
-        return ""
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            _check_repeats(left, right)
-        elif isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > _REPEATS:
-            raise SecurityError("the power is too large")
-        return super().call_binop(context, operator, left, right)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The syntax tree with a call of `step` in front of each body; a name could be hidden by the template."""
-        tree = super()._parse(source, name, filename)
-        repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For)]
-        repeated += [*tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
-        for node in repeated:
-            call = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None)
-            node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
-        tree.set_environment(self)
-        return tree
 
     def _to_json(
         self,
@@ -251,12 +209,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         plain = value if shield is None else _mapped(value, shield.lift)
         text = json.dumps(plain, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         return text if shield is None else shield.cover(text)
-
-
-def _check_repeats(left: Any, right: Any) -> None:
-    for value, count in ((left, right), (right, left)):
-        if isinstance(value, (str, list, tuple)) and isinstance(count, int) and len(value) * count > _REPEATS:
-            raise SecurityError(f"{len(value)} entries times {count} is too much")
 
 
 def _refuse(message: str) -> None:
