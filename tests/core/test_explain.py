@@ -14,7 +14,7 @@ import jackfield as jf
 from jackfield import ops
 from jackfield.backend import Rates
 from jackfield.explain import explain
-from jackfield.report import duration, size
+from jackfield.report import duration, report_of, size
 
 TEXT = """\
 one+reference, policy prefer: 3 nodes: one:0 2 (56% of the work), reference:0 1 (44% of the work); 2 copies, 192 bytes
@@ -113,6 +113,19 @@ def test_the_data():
     assert data["summary"]["bytes_moved"] == 192
     assert sum(data["summary"]["share"].values()) == 1
     assert set(data["memory"]["one:0"]) == {"constants", "states", "temporaries", "peak", "lower_bound", "limit"}
+
+
+def test_a_plan_that_was_settled_reports_the_same():
+    """What a plan lets go of is worked out again, word for word; calls, clones and traces do not need it."""
+    with registered(backend()):
+        session = jf.Session("one+reference")
+        before = report_of(session.draw(graph(), pins={"multiply.0": "one"}))
+        plan = session.compile(graph(), pins={"multiply.0": "one"})
+        assert plan._drawn._flow is None and not plan._drawn.placement.answers
+        a = np.arange(24, dtype=np.float32).reshape(4, 6)
+        assert np.array_equal(plan(x=a), plan.clone()(x=a))
+        assert str(plan.explain()) == str(before) == str(plan.explain())
+        assert plan.explain().to_dict() == before.to_dict()
 
 
 def test_json_is_json():

@@ -258,11 +258,22 @@ def test_released_pages_are_read_again(tmp_path):
         if before is not None:
             assert after <= before - tensor.nbytes + 2 * mmap.PAGESIZE
         np.testing.assert_array_equal(seen, array)
-        file.tensors["b"].release()  # smaller than a page: nothing to give
+        file.tensors["b"].release()
         np.testing.assert_array_equal(file.tensors["b"].numpy(), ARRAY_F32[1])
 
 
-def test_only_whole_pages_are_released(tmp_path, monkeypatch):
+def test_a_vocabulary_lets_go_of_its_pages_and_can_be_read_again(tmp_path):
+    words = [f"word {i}" for i in range(20_000)]
+    with jf_gguf.open(write(tmp_path / "v.gguf", metadata={"tokens": (V.ARRAY, V.STRING, words)})) as file:
+        tokens, given_back = file.metadata["tokens"], []
+        usual = file._source.release
+        file._source.release = lambda offset, nbytes: (given_back.append((offset, nbytes)), usual(offset, nbytes))
+        assert tokens.to_list() == words == tokens.to_list()
+        assert given_back == [(tokens._first, sum(8 + len(w) for w in words))] * 2
+        assert tokens[19_999] == words[-1]
+
+
+def test_every_page_that_is_touched_is_released(tmp_path, monkeypatch):
     page, array = mmap.PAGESIZE, np.zeros(4 * mmap.PAGESIZE, np.int8)
     with jf_gguf.open(write(tmp_path / "a.gguf", tensors={"a": (by_name("i8"), array)})) as file:
         given_back = []
@@ -271,7 +282,7 @@ def test_only_whole_pages_are_released(tmp_path, monkeypatch):
         monkeypatch.setattr(source, "_map", recorder)
         tensor.release()
         assert 0 < tensor.offset < page  # behind the header
-        assert given_back == [(mmap.MADV_DONTNEED, page, 3 * page)]
+        assert given_back == [(mmap.MADV_DONTNEED, 0, tensor.offset + 4 * page)]
         monkeypatch.undo()
 
 

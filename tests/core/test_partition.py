@@ -95,7 +95,7 @@ def test_a_strided_operand_gets_a_copy_where_it_is_not_taken():
     y = ops.add(ops.multiply(a.T, a.T), ops.multiply(a[:, :3].T, a[:, :3].T)[:1, 0:1])
     dense = planned(y, Picky([Minimal("one:0")]))
     assert text(dense) == ["one:0: add.0 copy.0 multiply.0 copy.1 multiply.1 add.1"]
-    assert [(i.before, i.nbytes) for i in dense.layout.inserted] == [("multiply.0", 96), ("multiply.1", 48)]
+    assert [(i.before, i.nbytes) for i in dense.inserted] == [("multiply.0", 96), ("multiply.1", 48)]
     assert text(planned(y, Picky([Minimal("one:0")], reads="any"))) == ["one:0: add.0 multiply.0 multiply.1 add.1"]
     rows = ops.multiply(a[:, :3], a[:, :3])
     assert text(planned(rows, Picky([Minimal("one:0")], reads="rows"))) == ["one:0: add.0 multiply.0"]
@@ -119,7 +119,7 @@ def test_temporaries_are_changed_in_place_where_nobody_looks():
     assert text(alone) == ["one:0: add.0 put_rows.0"]
     shared = planned(ops.add(ops.put_rows(a, new, rows), a), Picky([Minimal("one:0")]))
     assert text(shared) == ["one:0: add.0 copy.0 put_rows.0 add.1"]
-    assert shared.layout.inserted[0].why == "put_rows changes it, and its old value is still needed"
+    assert shared.inserted[0].why == "put_rows changes it, and its old value is still needed"
     disjoint = planned(ops.add(ops.put_rows(a[:2], new, rows), a[2:]), Picky([Minimal("one:0")]))
     assert text(disjoint) == ["one:0: add.0 put_rows.0 add.1"]
 

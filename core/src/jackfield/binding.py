@@ -121,7 +121,7 @@ class Binder:
                 assert value.tensor is not None
                 place = self.place(Ref(value, 0, value.spec))
                 targets.setdefault(value.tensor, []).append((self.panel.device(value.device), place))
-        leaves = self.drawn.inputs()
+        leaves = self.drawn.inputs
         return [Input(name, HostType(t.spec), targets.get(t, [])) for name, t in leaves.items()]
 
     def output(self, ref: Ref) -> Output:

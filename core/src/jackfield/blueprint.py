@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .backend import Step
 from .candidates import Memo, Panel
@@ -11,7 +11,7 @@ from .errors import PlanError
 from .graph import Source, Tensor
 from .memory import Memory, plan_memory
 from .packing import Constant, Key, choose
-from .partition import Layout, Run, Split, lay_out, split
+from .partition import Inserted, Run, Split, lay_out, split
 from .placement import Pins, Placement, Policy, assign, steps_of
 from .registry import OpenDevice
 from .updates import Flow, order
@@ -56,34 +56,50 @@ class Request:
 
 @dataclass(eq=False)
 class Blueprint:
-    """One graph, decided. Numbers of devices count `panel.devices`."""
+    """One graph, decided. Numbers of devices count `panel.devices`.
 
-    flow: Flow
+    inputs: by name, in the order of the graph. states: leaves, and the devices they live on. changed: names of states
+    that a call changes.
+    """
+
+    outputs: tuple[Tensor, ...]
     request: Request
     panel: Panel
     placement: Placement
-    layout: Layout
+    inserted: list[Inserted]
     parts: Split
     constants: list[Constant]
     memory: Memory
     notes: list[str]
+    inputs: dict[str, Tensor]
+    states: dict[Tensor, int]
+    changed: frozenset[str]
+    nodes: int
+    _flow: Flow | None
+
+    @property
+    def flow(self) -> Flow:
+        """The graph in its order; the same one again after `settle`."""
+        if self._flow is None:
+            self._flow = order(self.outputs)
+        return self._flow
 
     @property
     def runs(self) -> list[Run]:
         return self.parts.runs
 
-    def inputs(self) -> dict[str, Tensor]:
-        """By name, in the order of the graph."""
-        return {t.name: t for t in self.flow.tensors if t.kind == "input"}
-
-    def states(self) -> dict[Tensor, int]:
-        """State leaves and the devices they live on."""
-        return {t: self.placement.device[t] for t in self.flow.tensors if t.kind == "state"}
-
     def used(self) -> list[int]:
         """Devices that hold or do something."""
-        held = {v.device for v in self.parts.leaves} | {r.device for r in self.runs} | set(self.states().values())
+        held = {v.device for v in self.parts.leaves} | {r.device for r in self.runs} | set(self.states.values())
         return sorted(held)
+
+    def settle(self) -> None:
+        """Let go of what binding never asks for and a report can work out again: half of a Blueprint's memory."""
+        self._flow = None
+        self.placement.answers = {}
+        self.memory.arenas = {n: replace(arena, places=()) for n, arena in self.memory.arenas.items()}
+        if not self.request.checks:
+            self.memory.reserved, self.memory.moments, self.memory.copy_moments = {}, [], []
 
 
 def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
@@ -108,7 +124,22 @@ def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
     parts = split(layout, panel, one_by_one=bool(request.checks))
     constants = choose(parts.runs, panel, held=held, identity=request.identity)
     memory = plan_memory(parts, panel, guard=request.guard)
-    return Blueprint(flow, request, panel, placement, layout, parts, constants, memory, [*notes, *placement.notes])
+    return Blueprint(
+        outputs=flow.outputs,
+        request=request,
+        panel=panel,
+        placement=placement,
+        inserted=layout.inserted,
+        parts=parts,
+        constants=constants,
+        memory=memory,
+        notes=[*notes, *placement.notes],
+        inputs={t.name: t for t in flow.tensors if t.kind == "input"},
+        states={t: placement.device[t] for t in flow.tensors if t.kind == "state"},
+        changed=frozenset(t.name for t in flow.updates if t.kind == "state"),
+        nodes=len(flow.nodes),
+        _flow=flow,
+    )
 
 
 def _check_names(flow: Flow) -> None:

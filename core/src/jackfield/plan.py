@@ -39,7 +39,7 @@ class Plan:
         self._drawn = blueprint
         self._store, self._arenas = store, arenas
         self._keys = keys  # None: one output; a number: a tuple; names: a dict
-        self._names = frozenset(blueprint.inputs())
+        self._names = frozenset(blueprint.inputs)
         self._times: list[float] = []
         self._lost = ""
         self._token = object()  # stands for this plan where a reference to it would keep it alive
@@ -95,7 +95,7 @@ class Plan:
             lock.release()
 
     def __repr__(self) -> str:
-        return f"<Plan of {len(self._drawn.flow.nodes)} nodes on {'+'.join(self.devices) or 'the host'}>"
+        return f"<Plan of {self._drawn.nodes} nodes on {'+'.join(self.devices) or 'the host'}>"
 
     # Binding to addresses
 
@@ -129,9 +129,8 @@ class Plan:
         self._inputs = binder.inputs()
         self._outputs = [binder.output(ref) for ref in drawn.parts.outputs]
         self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
-        self._states = [self._store.states[t.name] for t in drawn.states()]
-        changed = {t.name for t in drawn.flow.updates if t.kind == "state"}
-        self._changed = [s for s in self._states if s.name in changed]
+        self._states = [self._store.states[t.name] for t in drawn.states]
+        self._changed = [s for s in self._states if s.name in drawn.changed]
 
     def unbind(self) -> None:
         """Let go of programs and addresses; the Session is closing."""

@@ -67,7 +67,7 @@ def memory_report(drawn: Blueprint) -> MemoryReport:
         nbytes = reserved(c.nbytes, drawn.panel.device(c.value.device).alignment)
         constants.setdefault(c.value.device, {})[c.key, c.layout] = nbytes
     states: dict[int, int] = {}
-    for tensor, number in drawn.states().items():
+    for tensor, number in drawn.states.items():
         nbytes = reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment)
         states[number] = states.get(number, 0) + nbytes
     for number in drawn.used():
@@ -97,7 +97,7 @@ def report_of(drawn: Blueprint) -> Report:
             "policy": request.policy,
             "selection": request.selection,
             "profile": None,
-            "summary": _summary(drawn),
+            "summary": _summary(drawn, steps),
             "runs": runs,
             "nodes": _nodes(drawn, steps),
             "homes": _homes(drawn, steps),
@@ -109,7 +109,7 @@ def report_of(drawn: Blueprint) -> Report:
                     "why": i.why,
                     "bytes": i.nbytes,
                 }
-                for i in drawn.layout.inserted
+                for i in drawn.inserted
             ],
             "packed": [
                 {
@@ -128,13 +128,13 @@ def report_of(drawn: Blueprint) -> Report:
     )
 
 
-def _summary(drawn: Blueprint) -> dict[str, Any]:
+def _summary(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> dict[str, Any]:
     copies = [copy for run in drawn.runs for copy in run.copies]
     adds = nbytes = 0
     by_device: dict[str, float] = {}
     counts: dict[str, int] = {}
     for node in drawn.flow.nodes:
-        work = drawn.panel.work(drawn.placement.answers[node].step)
+        work = drawn.panel.work(_final(drawn, node, steps[node]))
         adds, nbytes = adds + work.multiply_adds, nbytes + work.nbytes
         name = drawn.panel.name(drawn.placement.device[node])
         by_device[name] = by_device.get(name, 0) + work.multiply_adds + work.nbytes
@@ -150,6 +150,11 @@ def _summary(drawn: Blueprint) -> dict[str, Any]:
         "seconds": drawn.placement.seconds,
         "in_place": drawn.memory.reused,
     }
+
+
+def _final(drawn: Blueprint, node: Tensor, step: Step) -> Step:
+    """The step as its device gets it, copied operands dense."""
+    return drawn.panel.answer(drawn.placement.device[node], step).step if node.spec.size else step
 
 
 def _nodes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any]]:
@@ -213,7 +218,7 @@ def _dearer(drawn: Blueprint, seconds: float, given_seconds: float, given: int) 
 def _homes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any]]:
     """Where each state and constant lies, and the step that brings it there: an update of a state, else a reader."""
     panel, placement, spots = drawn.panel, drawn.placement, drawn.flow.spots
-    bringers: dict[tuple[Tensor, int], list[Tensor]] = {(state, n): [] for state, n in drawn.states().items()}
+    bringers: dict[tuple[Tensor, int], list[Tensor]] = {(state, n): [] for state, n in drawn.states.items()}
     for node in drawn.flow.nodes:
         for operand in dict.fromkeys(spots[o].origin for o in node.operands if o is not None):
             key = operand, placement.device[node]
@@ -357,7 +362,7 @@ def _little(drawn: Blueprint) -> str:
     named = [i for i in panel.chosen if panel.devices[i].device_class in ACCELERATORS] if drawn.request.named else []
     if not named or not drawn.flow.nodes:
         return ""
-    shares = _summary(drawn)["share"]
+    shares = _summary(drawn, steps_of(drawn.flow))["share"]
     share = sum(shares.get(panel.name(i), 0.0) for i in named)
     names = "+".join(panel.name(i) for i in named)
     return "" if share >= WORTHY else f"; {names} was asked for and gets {share:.0%} of the declared work"

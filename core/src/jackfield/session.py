@@ -16,6 +16,7 @@ from .blueprint import Blueprint, Request, draw
 from .checks import GUARD
 from .errors import Busy, PlanError
 from .graph import Tensor
+from .heap import give_back
 from .hosting import HostType, array_of, bytes_of, fresh
 from .memory import reserved
 from .placement import Policy
@@ -169,6 +170,8 @@ class Session:
             self._store.arenas.lock.release()
         self._plans.add(plan)
         tell(log, drawn)
+        drawn.settle()
+        give_back()
         return plan
 
     def draw(self, outputs: Output, *, pins: PinList | None = None) -> Blueprint:
@@ -200,11 +203,11 @@ class Session:
     def _fill(self, drawn: Blueprint) -> None:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
         store, panel = self._store, drawn.panel
-        store.check_states(drawn.states())
+        store.check_states(drawn.states)
         check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
         store.upload(drawn.constants, panel)
-        for number in sorted(set(drawn.states().values())):
-            store.add_states([t for t, home in drawn.states().items() if home == number], panel.device(number))
+        for number in sorted(set(drawn.states.values())):
+            store.add_states([t for t, home in drawn.states.items() if home == number], panel.device(number))
         moved = False
         try:
             for number, arena in sorted(drawn.memory.arenas.items()):
@@ -268,7 +271,7 @@ def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
         if key not in seen and c.layout not in store.held(drawn.panel.name(c.value.device), c.key):
             seen.add(key)
             add(c.value.device, "constants", reserved(c.nbytes, drawn.panel.device(c.value.device).alignment))
-    for tensor, number in drawn.states().items():
+    for tensor, number in drawn.states.items():
         if tensor.name not in store.states:
             add(number, "states", reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment))
     for number, arena in drawn.memory.arenas.items():

@@ -106,25 +106,29 @@ class Numbers(Array):
 class Strings(Array):
     """Strings, each with a u64 length before it."""
 
-    __slots__ = ("_bounds", "_field", "_source")
+    __slots__ = ("_ends", "_field", "_first", "_source")
 
     def __init__(self, source: Source, field: str, bounds: NDArray[np.int64]) -> None:
         super().__init__("string")
-        self._source, self._field, self._bounds = source, field, bounds
+        self._source, self._field, self._first = source, field, int(bounds[0])
+        ends = bounds - self._first
+        self._ends = ends.astype(np.uint32) if ends[-1] < 1 << 32 else ends
 
     def __len__(self) -> int:
-        return len(self._bounds) - 1
+        return len(self._ends) - 1
 
     def to_list(self) -> list[str]:
-        first = int(self._bounds[0])
-        raw = bytes(self._source.view(self._field, first, int(self._bounds[-1]) - first))
+        nbytes = int(self._ends[-1])
+        raw = bytes(self._source.view(self._field, self._first, nbytes))
+        self._source.release(self._first, nbytes)  # a vocabulary is decoded once, and its pages would stay resident
         try:
-            return [raw[a + 8 : b].decode() for a, b in pairwise((self._bounds - first).tolist())]
+            return [raw[a + 8 : b].decode() for a, b in pairwise(self._ends.tolist())]
         except UnicodeDecodeError:
             return [self._item(i) for i in range(len(self))]  # raises the error that names the string
 
     def _item(self, index: int) -> str:
-        start, end = int(self._bounds[index]) + 8, int(self._bounds[index + 1])
+        start, end = (self._first + int(self._ends[i]) for i in (index, index + 1))
+        start += 8
         field = f"string {index} of {self._field}"
         return decode(self._source.view(field, start, end - start), self._source.name, field, start)
 

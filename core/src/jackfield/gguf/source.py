@@ -65,13 +65,14 @@ class MappedSource(Source):
         return self._map.size()
 
     def release(self, offset: int, nbytes: int) -> None:
-        """Tell the kernel that the whole pages inside this range are not needed for now; they may be read again."""
-        if self._raw is None or not hasattr(self._map, "madvise"):
+        """Tell the kernel that the pages of this range are not needed for now; they may be read again.
+
+        Pages that reach beyond the range go too: else those on the border of two tensors would stay for good.
+        """
+        if self._raw is None or not nbytes or not hasattr(self._map, "madvise"):
             return
-        page = mmap.PAGESIZE
-        first, end = -(-offset // page) * page, (offset + nbytes) // page * page
-        if first < end:
-            self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
+        first = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, first, offset + nbytes - first)
 
     def close(self) -> None:
         """Unmap, or leave that to the last view of tensor data still alive."""
