@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from presence import absent
 
 import jackfield as jf
 from jackfield_llm import SourceError, sources
@@ -24,18 +24,12 @@ def blocks(path: Path) -> list[str]:
 PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if blocks(path)]
 
 
-def skip_or_fail(what: str, reason: str) -> None:
-    if what in os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split():
-        pytest.fail(f"{what} is required: {reason}")
-    pytest.skip(reason)
-
-
 def put_model(folder: Path) -> None:
     """The default model under the name the pages use."""
     try:
         (folder / "model.gguf").symlink_to(sources.default_model(offline=True))
     except SourceError as e:
-        skip_or_fail("model", str(e))
+        absent("model", str(e))
 
 
 def test_there_are_pages_with_python():
@@ -47,7 +41,7 @@ def test_the_python_of_a_page_runs(page, tmp_path):
     """All blocks of a page one after the other, in a process of its own, warnings being errors."""
     program = "\n".join(blocks(page))
     if '"cpu' in program and not any(device.name.startswith("cpu") for device in jf.devices()):
-        skip_or_fail("cpu", "no cpu device here")
+        absent("cpu", "no cpu device here")
     if "model.gguf" in program:
         put_model(tmp_path)
     script = tmp_path / "page.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import pytest
@@ -32,11 +31,9 @@ def opened(kind):
 
 
 @pytest.fixture(params=KINDS)
-def on(request):
+def on(request, absent):
     """(backend, device) of each kind; skips where it is absent, fails where JACKFIELD_REQUIRE names it."""
     found = opened(request.param)
     if isinstance(found, str):
-        if request.param in os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split():
-            pytest.fail(f"{request.param} is required: {found}")
-        pytest.skip(found)
+        absent(request.param, found)
     return found

@@ -364,22 +364,8 @@ def test_paths(tmp_path):
         pickle.dumps(jf_gguf.open(path))
 
 
-def default_model():
-    """The default model where it was fetched before; its absence is an error only where it is required."""
-    from jackfield_llm.errors import SourceError
-    from jackfield_llm.sources import default_model as find
-
-    try:
-        return find(offline=True)
-    except SourceError as error:
-        if "model" in os.environ.get("JACKFIELD_REQUIRE", ""):
-            raise
-        pytest.skip(str(error))
-
-
-def test_the_default_model_reads_as_in_the_package():
-    path = default_model()
-    with jf_gguf.open(path) as file:
-        compare(file, gguf.GGUFReader(path))
+def test_the_default_model_reads_as_in_the_package(default_model):
+    with jf_gguf.open(default_model) as file:
+        compare(file, gguf.GGUFReader(default_model))
         assert len(file.metadata["tokenizer.ggml.tokens"]) == 49152
         assert file.tensors["token_embd.weight"].numpy().shape == (49152, 576)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 
 import pytest
-
-required = os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split()
+from presence import is_required
 
 if importlib.util.find_spec("jackfield_cpu") is None:
-    if "cpu" in required:
+    if is_required("cpu"):
         pytest.exit("cpu is required, but jackfield-cpu is not installed", returncode=1)
     collect_ignore_glob = ["*.py"]
