@@ -3,6 +3,8 @@
 Only Python objects cross: buffers are opaque, bytes travel as memoryviews, so wheels built years and compilers apart
 work together. A backend writes `devices` and `kernels`; a device `alloc free write read compile`; all else has a
 default that makes a minimal backend correct.
+
+A long file, and better whole: it is the one page a vendor reads.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Nothing is read before somebody asks. `status` runs no plugin; `select` opens what was named, `devices` and `auto` what
 may be used. One broken plugin is a status and a line in the log, never an error of the others.
+
+A little long, and better whole: finding, opening and choosing share one list under one lock.
 """
 
 from __future__ import annotations

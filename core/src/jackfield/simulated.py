@@ -8,6 +8,8 @@ Host-memory devices hide every missing copy, wait and lifetime; this one does no
   for an event. `write` takes the caller's bytes at once and lands in queue order.
 * Laws: a strided operand that no kernel asked for, a place outside its buffer, a result laid over an operand it may not
   take over, a buffer of another device: each is a DeviceError, not a wrong number.
+
+A long file, and better whole: memory, queue and laws of a device lean on one another's state.
 """
 
 from __future__ import annotations
@@ -154,7 +156,10 @@ class SimDevice(Device):
                 used = f"{self.allocated} of {self.shape.mem} bytes are in use"
                 raise OutOfMemory(f"{self.name}: {nbytes} bytes asked for, {used}: {short} bytes short")
             buffer = SimBuffer(self, next(_numbers), nbytes, usage)
-            self._blocks[buffer.number] = _Block(nbytes)
+            try:
+                self._blocks[buffer.number] = _Block(nbytes)
+            except (MemoryError, ValueError):
+                raise OutOfMemory(f"{self.name}: no {nbytes} bytes of host memory to simulate {usage.value}") from None
             self._account(nbytes)
             return buffer
 

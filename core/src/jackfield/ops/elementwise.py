@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jackfield.draws import UnboundCase
 from jackfield.dtypes import f16, f32
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.graph import Attr
-from jackfield.op import Array, Call, case, op, rand, values
+from jackfield.op import Array, Call, Check, Op, Slack, Tolerance, case, op, rand, values
 from jackfield.rules import F, broadcast, like, per_element, same_as
 
 NAN, INF = math.nan, math.inf
@@ -27,15 +28,29 @@ _CASES = (
 )
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(1),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="A",
-    cases=_CASES,
-)
+def _unary(
+    multiply_adds: int,
+    tolerance: Tolerance,
+    *,
+    check: Check | None = None,
+    slack: Slack | None = None,
+    cases: Sequence[UnboundCase] = _CASES,
+) -> Callable[[Callable[..., Any]], Op]:
+    """An op of x alone: shape and dtype of x, and its memory where x dies."""
+    return op(
+        shape=same_as("x"),
+        dtype=like("x"),
+        work=per_element(multiply_adds),
+        accepts={"x": F},
+        inplace=("x",),
+        tolerance=tolerance,
+        check=check,
+        slack=slack,
+        cases=cases,
+    )
+
+
+@_unary(1, "A")
 def square(x: Array) -> Array:
     """x times itself.
 
@@ -44,15 +59,7 @@ def square(x: Array) -> Array:
     return x * x
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(8),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_unary(8, "T")
 def tanh(x: Array) -> Array:
     """Hyperbolic tangent.
 
@@ -67,13 +74,9 @@ def _bounds_in_order(call: Call) -> None:
         raise call.attr_error(f"min is {low} and max is {high}: min must not be above max, and neither NaN")
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(1),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="E",
+@_unary(
+    1,
+    "E",
     check=_bounds_in_order,
     cases=[
         case(rand(3, 5), min=-0.5, max=0.25),
@@ -95,15 +98,7 @@ def clip(x: Array, *, min: float, max: float) -> Array:
     return np.where(np.isnan(x), x, np.minimum(np.maximum(x, min), max))
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(1),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="E",
-    cases=_CASES,
-)
+@_unary(1, "E")
 def relu(x: Array) -> Array:
     """max(x, 0); NaN stays.
 
@@ -112,15 +107,7 @@ def relu(x: Array) -> Array:
     return np.where(np.isnan(x) | (x > 0), x, 0)
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(8),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_unary(8, "T")
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)).
 
@@ -129,15 +116,7 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(8),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_unary(8, "T")
 def silu(x: Array) -> Array:
     """x / (1 + exp(-x)), also called swish.
 
@@ -147,15 +126,7 @@ def silu(x: Array) -> Array:
     return x / (1 + np.exp(-x))
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(12),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_unary(12, "T")
 def gelu(x: Array) -> Array:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the tanh form.
 
@@ -170,15 +141,7 @@ def erf(x: Array) -> Array:
     return np.fromiter(map(math.erf, x.reshape(-1).tolist()), np.float64, x.size).reshape(x.shape)
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(12),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_unary(12, "T")
 def gelu_erf(x: Array) -> Array:
     """0.5 x (1 + erf(x / sqrt 2)): the exact form.
 
@@ -206,8 +169,7 @@ _PAIR = (
     case(rand(3, dtype=f16), rand(3, dtype=F[2]), raises=DTypeError),
 )
 
-
-@op(
+_binary = op(
     shape=broadcast("a", "b"),
     dtype=like("a"),
     work=per_element(1),
@@ -217,6 +179,9 @@ _PAIR = (
     check=_one_dtype_or_f32,
     cases=_PAIR,
 )
+
+
+@_binary
 def add(a: Array, b: Array) -> Array:
     """a + b with numpy's broadcasting both ways.
 
@@ -226,16 +191,7 @@ def add(a: Array, b: Array) -> Array:
     return a + b
 
 
-@op(
-    shape=broadcast("a", "b"),
-    dtype=like("a"),
-    work=per_element(1),
-    accepts={"a": F, "b": F},
-    inplace=("a", "b"),
-    tolerance="A",
-    check=_one_dtype_or_f32,
-    cases=_PAIR,
-)
+@_binary
 def subtract(a: Array, b: Array) -> Array:
     """a - b with numpy's broadcasting both ways.
 
@@ -245,16 +201,7 @@ def subtract(a: Array, b: Array) -> Array:
     return a - b
 
 
-@op(
-    shape=broadcast("a", "b"),
-    dtype=like("a"),
-    work=per_element(1),
-    accepts={"a": F, "b": F},
-    inplace=("a", "b"),
-    tolerance="A",
-    check=_one_dtype_or_f32,
-    cases=_PAIR,
-)
+@_binary
 def multiply(a: Array, b: Array) -> Array:
     """a * b with numpy's broadcasting both ways.
 
@@ -264,16 +211,7 @@ def multiply(a: Array, b: Array) -> Array:
     return a * b
 
 
-@op(
-    shape=broadcast("a", "b"),
-    dtype=like("a"),
-    work=per_element(1),
-    accepts={"a": F, "b": F},
-    inplace=("a", "b"),
-    tolerance="A",
-    check=_one_dtype_or_f32,
-    cases=_PAIR,
-)
+@_binary
 def divide(a: Array, b: Array) -> Array:
     """a / b with numpy's broadcasting both ways; 0/0 gives NaN, x/0 inf.
 
@@ -289,13 +227,9 @@ def _product_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Att
     return np.abs(np.asarray(arrays["x"]) * factor) * 2.0**-23
 
 
-@op(
-    shape=same_as("x"),
-    dtype=like("x"),
-    work=per_element(1),
-    accepts={"x": F},
-    inplace=("x",),
-    tolerance="A",
+@_unary(
+    1,
+    "A",
     slack=_product_rounded,
     cases=[
         case(rand(3, 5), scale=0.125),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
-from jackfield.op import Array, Call, WorkRule, case, op, rand, values
+from jackfield.op import Array, Call, case, op, rand, values
 from jackfield.ops.elementwise import INF, NAN, gelu, gelu_erf, silu
 from jackfield.rules import F, like, per_element, rank_of
 from jackfield.spec import Shape
@@ -55,20 +55,19 @@ _CASES = (
     case(rand(3, 4), rand(3, 4), swapped=True, raises=AttributeValueError),
     case(rand(3, dtype=F[0]), rand(3, dtype=F[1]), raises=DTypeError),
 )
-_WORK: WorkRule = per_element(10)
-_ACCEPTS = {"gate": F, "up": F}
-
-
-@op(
+_gated = op(
     shape=_shape,
     dtype=like("gate"),
-    work=_WORK,
-    accepts=_ACCEPTS,
+    work=per_element(10),
+    accepts={"gate": F, "up": F},
     check=_halves_fit,
     inplace=("gate",),
     tolerance="T",
     cases=_CASES,
 )
+
+
+@_gated
 def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """silu(g) * u.
 
@@ -81,16 +80,7 @@ def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Ar
     return np.asarray(silu.body(g) * u)
 
 
-@op(
-    shape=_shape,
-    dtype=like("gate"),
-    work=_WORK,
-    accepts=_ACCEPTS,
-    check=_halves_fit,
-    inplace=("gate",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_gated
 def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu(g) * u with the tanh form of gelu.
 
@@ -103,16 +93,7 @@ def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Arr
     return np.asarray(gelu.body(g) * u)
 
 
-@op(
-    shape=_shape,
-    dtype=like("gate"),
-    work=_WORK,
-    accepts=_ACCEPTS,
-    check=_halves_fit,
-    inplace=("gate",),
-    tolerance="T",
-    cases=_CASES,
-)
+@_gated
 def geglu_erf(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu_erf(g) * u: the exact form of gelu.
 
