@@ -240,3 +240,20 @@ def test_a_process_may_end_during_a_call(device, what):
     command = [sys.executable, "-c", _LEFT_RUNNING, device, what]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_no_machine_holds_is_out_of_memory(device):
+    with pytest.raises(errors.OutOfMemory):
+        jf.compile(ops.tile(jf.input("x", (1,)), repeats=(2**55,)), device=device)
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros((3, 2), np.float32), None, [1.0]])
+def test_a_state_is_called_a_state(value):
+    session = jf.Session("reference")
+    session.compile(ops.relu(jf.state("s", (2, 3))))
+    with pytest.raises(errors.PlanError, match="state 's' is"):
+        session.states["s"].write(value)

@@ -41,15 +41,15 @@ def host_type(spec: Spec) -> HostType:
     return HostType(spec)
 
 
-def array_of(value: object, wanted: HostType, name: str) -> np.ndarray[Any, Any]:
+def array_of(value: object, wanted: HostType, name: str, what: str = "input") -> np.ndarray[Any, Any]:
     """The caller's object as a C-contiguous array of exactly the wanted dtype and shape.
 
     value: a numpy array, or what hands over host memory by DLPack or the buffer protocol (without a copy).
-    Raises: PlanError that names the input, with what it is and what it must be.
+    what: an input or a state. Raises: PlanError that names it, with what it is and what it must be.
     """
-    array = value if isinstance(value, np.ndarray) else _shared(value, name)
+    array = value if isinstance(value, np.ndarray) else _shared(value, f"{what} {name!r}")
     if array.dtype != wanted.dtype or array.shape != wanted.shape:
-        raise PlanError(f"input {name!r} is {array.dtype}{list(array.shape)}, must be {wanted}; nothing is cast here")
+        raise PlanError(f"{what} {name!r} is {array.dtype}{list(array.shape)}, must be {wanted}; nothing is cast here")
     return np.ascontiguousarray(array).reshape(wanted.shape)
 
 
@@ -59,15 +59,15 @@ def _shared(value: object, name: str) -> np.ndarray[Any, Any]:
             kind, _ = value.__dlpack_device__()  # type: ignore[attr-defined]
             array = np.from_dlpack(value) if kind == _DLPACK_HOST else None  # type: ignore[arg-type]
         except Exception as e:  # whatever a foreign object raises
-            raise PlanError(f"input {name!r}: its memory can't be shared: {type(e).__name__}: {e}") from e
+            raise PlanError(f"{name}: its memory can't be shared: {type(e).__name__}: {e}") from e
         if array is None:
-            raise PlanError(f"input {name!r} lies on another device (DLPack type {kind}); hand over host memory")
+            raise PlanError(f"{name} lies on another device (DLPack type {kind}); hand over host memory")
         return array
     try:
         return np.asarray(memoryview(value))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError) as e:
         raise PlanError(
-            f"input {name!r} is a {type(value).__name__}; hand over a numpy array, or an object with DLPack or a buffer"
+            f"{name} is a {type(value).__name__}; hand over a numpy array, or an object with DLPack or a buffer"
         ) from e
 
 

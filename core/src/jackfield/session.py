@@ -58,7 +58,7 @@ class State:
 
     def write(self, value: Any) -> None:
         """A new value, of exactly the state's dtype and shape."""
-        array = array_of(value, self._type, self._memory.name)
+        array = array_of(value, self._type, self._memory.name, "state")
         with _Quiet(self._session, self._memory):
             if self._type.nbytes:
                 self._memory.device.write(self._memory.buffer, self._memory.offset, bytes_of(array))
