@@ -60,6 +60,8 @@ class Manifest:
     """One backend as backend.json tells it; the fields are those of the file.
 
     contract: oldest and newest version of the contract that it speaks. notes: what was odd but harmless.
+    probe_depth, probe_timeout_s, watch, hardware: checked and shown, no more: this version rehearses no backend in a
+        child process and looks for no cards.
     """
 
     name: str
