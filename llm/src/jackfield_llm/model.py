@@ -19,7 +19,6 @@ from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
-from jackfield_llm.heap import give_back
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.transformer import Transformer
@@ -120,7 +119,6 @@ class Model:
             self.session = jf.Session(device, policy=policy)
             self._pins = pins
             self._plans = {(1, "last"): self.session.compile(graph, pins=pins)}
-            give_back()
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()

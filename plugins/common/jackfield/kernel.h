@@ -78,8 +78,8 @@ enum FaultCode : int32_t { FAULT_NONE, FAULT_INDEX, FAULT_NONFINITE };
 // One step with all addresses. operands and attrs stand in the order of the kernel's own lists below.
 struct Step {
     View out;
-    View in[MAX_OPERANDS];
-    Attr attr[MAX_ATTRS];
+    const View* in;  // n_in of them
+    const Attr* attr;
     int32_t n_in, n_attr;
     Fault* fault;               // never null in run
     void (*call)(const Step&);  // free for `bind`: what `run` should jump to

@@ -95,8 +95,12 @@ std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
         throw Unsupported("too many operands or attributes");
     bound->texts.reserve(attrs.size());  // Step points into it: it must not move
     for (const py::handle operand : operands)
-        step.in[step.n_in++] = operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand));
-    for (const py::handle value : attrs) step.attr[step.n_attr++] = attr_of(value, bound->texts);
+        bound->operands.push_back(operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand)));
+    for (const py::handle value : attrs) bound->attrs.push_back(attr_of(value, bound->texts));
+    step.in = bound->operands.data();
+    step.attr = bound->attrs.data();
+    step.n_in = int32_t(bound->operands.size());
+    step.n_attr = int32_t(bound->attrs.size());
     return bound;
 }
 

@@ -12,6 +12,8 @@ namespace jackfield {
 struct BoundStep {
     const Kernel* kernel;
     Step step;
+    std::vector<View> operands;  // what step.in points at
+    std::vector<Attr> attrs;     // what step.attr points at
     std::string op;
     std::vector<std::string> texts;  // text attributes, which Step points at
 };
