@@ -23,7 +23,7 @@ RUNGS = (
     "reference faults simulated",
     "names variables manifest trust stages probe",
     "discovery loading registry",
-    "candidates updates search placement partition packing memory shard blueprint",
+    "containment candidates updates search placement partition packing memory shard blueprint",
     "report heap hosting store binding checks",
     "plan session",
     "explain trace",

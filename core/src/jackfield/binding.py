@@ -9,6 +9,8 @@ import numpy as np
 
 from .backend import Buffer, Device, Group, Place, PlacedStep, Program
 from .blueprint import Blueprint
+from .containment import contained
+from .errors import DeviceError
 from .graph import Tensor
 from .hosting import HostType, bytes_of
 from .partition import Copy, Item, Ref, Run, Value
@@ -112,7 +114,12 @@ class Binder:
         groups = [Group(tuple([self._placed(run.items[i]) for i in group])) for group in self.memory.groups[number]]
         block = self.memory.scratch[number]
         scratch = self.place(Ref(block, 0, block.spec)) if block is not None else None
-        return self.panel.device(run.device).compile(groups, scratch)
+        device = self.panel.device(run.device)
+        with contained(device.name, "compile"):
+            program = device.compile(groups, scratch)
+        if not isinstance(program, Program):
+            raise DeviceError(f"{device.name}: compile gives a {type(program).__name__}, must be a Program")
+        return program
 
     def inputs(self) -> list[Input]:
         targets: dict[Tensor, list[tuple[Device, Place]]] = {}

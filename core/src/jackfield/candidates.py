@@ -123,7 +123,7 @@ def _ask(opened: OpenDevice, step: Step) -> Answer:
         return Answer(refusal(step, opened.kernels, opened.device.target), step)
     try:
         return _asked(opened, step)
-    except Exception as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
+    except (Exception, SystemExit) as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
         return Answer(Reason(f"{opened.device.name} raised {type(e).__name__} when asked: {e}"), step)
 
 

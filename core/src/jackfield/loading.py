@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pluggy
 
 from . import hookspecs
-from .backend import Backend, Device, Kernel
+from .backend import Backend, Device, Kernel, Memory, Target
 from .discovery import CORE_WINDOW, Found, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
 from .hookspecs import Finding, Seen
@@ -229,6 +229,10 @@ class Plugin:
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
         if not isinstance(device, Device):
             raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
+        for given, cls in (("name", str), ("target", Target), ("memory", Memory), ("alignment", int)):
+            value = getattr(device, given, None)
+            if not isinstance(value, cls):
+                raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
         alignment = device.alignment
         if alignment < 1 or alignment & (alignment - 1):
             raise _disagrees(f"{device.name}: alignment is {alignment}, must be a power of two")

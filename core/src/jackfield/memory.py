@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 
 from .backend import Device, Grouping, Step
 from .candidates import Panel, contiguous_step
+from .containment import contained
 from .dtypes import u8
 from .errors import DeviceError, OutOfMemory
 from .op import OPS
@@ -181,7 +183,10 @@ class _Planner:
                 self.wishes.append(None)
                 self.memory.groups.append(tuple([(i,) for i in range(len(run.items))]))
                 continue
-            wish = device.groups([item.step for item in run.items])
+            with contained(device.name, "groups"):
+                wish = device.groups([item.step for item in run.items])
+            if not isinstance(wish, Grouping):
+                raise DeviceError(f"{device.name}: groups gives a {type(wish).__name__}, must be a Grouping")
             self._check(device, wish, run.items)
             self.wishes.append(wish)
             self.memory.groups.append(tuple(tuple(g) for g in wish.groups))
@@ -383,7 +388,8 @@ def _ordered_before(i: int, items: Sequence[Item], touched: Mapping[Value, Seque
 def _result_nbytes(device: Device, step: Step) -> int:
     if type(device).result_nbytes is Device.result_nbytes:
         return step.result.nbytes
-    reserved = device.result_nbytes(step)
+    with contained(device.name, "result_nbytes"):
+        reserved = index(device.result_nbytes(step))
     if reserved < step.result.nbytes or (reserved > step.result.nbytes and not step.result.dtype.is_block):
         raise DeviceError(
             f"{device.name}: result_nbytes of {step.op} is {reserved} bytes for {step.result} of {step.result.nbytes}; "
@@ -393,7 +399,8 @@ def _result_nbytes(device: Device, step: Step) -> int:
 
 
 def _scratch(device: Device, group: Sequence[Step]) -> int:
-    nbytes = device.scratch(group)
+    with contained(device.name, "scratch"):
+        nbytes = index(device.scratch(group))
     if nbytes < 0:
         raise DeviceError(f"{device.name}: scratch of {group[0].op} is {nbytes} bytes, must be at least 0")
     return nbytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from .backend import Packing, Step
 from .candidates import Panel
+from .containment import contained
 from .errors import DeviceError
 from .graph import Source
 from .partition import Item, Ref, Run, Value, users
@@ -82,7 +83,14 @@ class _Chooser:
         key = (value.device, value.spec, steps)
         if key not in self.packings:
             opened = self.panel.devices[value.device]
-            self.packings[key] = opened.backend.pack(value.spec, steps, opened.device.target)
+            name = opened.device.name
+            with contained(name, "pack"):
+                packing = opened.backend.pack(value.spec, steps, opened.device.target)
+            if packing is not None and not isinstance(packing, Packing):
+                raise DeviceError(f"{name}: pack gives a {type(packing).__name__}, must be a Packing or None")
+            if packing is not None and packing.nbytes < 0:
+                raise DeviceError(f"{name}: the packing {packing.name} takes {packing.nbytes} bytes, must be 0 or more")
+            self.packings[key] = packing
         return self.packings[key]
 
     def _held(self, value: Value, key: Key) -> Mapping[str, int]:

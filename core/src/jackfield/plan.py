@@ -14,6 +14,7 @@ from .backend import Device, Program
 from .binding import Binder, Input, arenas_for
 from .blueprint import Blueprint
 from .checks import Watch
+from .containment import contained, is_foreign
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
 from .hosting import array_of, bytes_of
 from .report import MemoryReport, Report, memory_report, report_of
@@ -244,24 +245,33 @@ class Plan:
                 program.check()
             times.append(perf_counter())
         except BaseException as e:
-            self._failed(e, finished=finished)
+            self._failed(e, len(times) - 2, finished=finished)
             raise
         keys = self._keys
         if keys is None:
             return outputs[0]
         return tuple(outputs) if isinstance(keys, int) else dict(zip(keys, outputs, strict=True))
 
-    def _failed(self, error: BaseException, *, finished: bool) -> None:
-        """Drain what is queued, so that the next call starts clean; states that may be half written are marked."""
+    def _failed(self, raised: BaseException, step: int, *, finished: bool) -> None:
+        """Drain what is queued, so that the next call starts clean; states that may be half written are marked.
+
+        Raises: DeviceError in the place of what no device may raise; step: the entry of the schedule that did.
+        """
+        error = raised
+        if is_foreign(raised):
+            at = self._at[step] if 0 <= step < len(self._at) else "+".join(self.devices)
+            error = contained(at, "a call").told(raised)
         if isinstance(error, DeviceLost):
             self._lost = str(error)
         else:
             for device in self._waited:
-                with suppress(Error):
+                with suppress(Exception, SystemExit):
                     device.synchronize()
             for program in self._programs:
-                with suppress(Error):
+                with suppress(Exception, SystemExit):
                     program.check()
         if not isinstance(error, BadIndex) and (isinstance(error, Error) or not finished):
             for state in self._changed:
-                state.incomplete = f"a call ended early ({type(error).__name__})"
+                state.incomplete = f"a call ended early ({type(raised).__name__})"
+        if error is not raised:
+            raise error from raised

@@ -14,6 +14,7 @@ import numpy as np
 from . import registry
 from .blueprint import Blueprint, Request, draw
 from .checks import GUARD
+from .containment import contained
 from .errors import Busy, PlanError
 from .graph import Tensor
 from .heap import give_back
@@ -53,7 +54,8 @@ class State:
         with _Quiet(self._session, self._memory):
             array, data = fresh(self._type)
             if self._type.nbytes:
-                self._memory.device.read(self._memory.buffer, self._memory.offset, data)
+                with contained(self.device, "read"):
+                    self._memory.device.read(self._memory.buffer, self._memory.offset, data)
             return array
 
     def write(self, value: Any) -> None:
@@ -61,7 +63,8 @@ class State:
         array = array_of(value, self._type, self._memory.name, "state")
         with _Quiet(self._session, self._memory):
             if self._type.nbytes:
-                self._memory.device.write(self._memory.buffer, self._memory.offset, bytes_of(array))
+                with contained(self.device, "write"):
+                    self._memory.device.write(self._memory.buffer, self._memory.offset, bytes_of(array))
             self._memory.incomplete = ""
 
     def clear(self) -> None:

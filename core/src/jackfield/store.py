@@ -14,7 +14,8 @@ import numpy as np
 
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
-from .errors import Busy, DeviceError, DeviceLost, ForkedError, OutOfMemory, PlanError
+from .containment import contained
+from .errors import Busy, DeviceLost, ForkedError, OutOfMemory, PlanError
 from .graph import ArraySource, Source, Tensor, source_bytes
 from .memory import Life, pack
 from .packing import Constant, Key
@@ -85,16 +86,16 @@ class Arenas:
         made: list[tuple[int, Buffer]] = []
         try:
             for i in short:
-                buffer = device.alloc(wanted[i], Usage.COMPUTE)
+                with contained(device.name, "alloc"):
+                    buffer = device.alloc(wanted[i], Usage.COMPUTE)
                 made.append((i, buffer))
         except BaseException:
-            for _, buffer in made:
-                device.free(buffer)
+            _free(device, [buffer for _, buffer in made])
             raise
         moved = False
         for i, buffer in made:
             if i < len(chunks):
-                device.free(chunks[i][0])
+                _free(device, [chunks[i][0]])
                 chunks[i] = buffer, wanted[i]
                 moved = True
             else:
@@ -200,7 +201,8 @@ class Store:
         if type(device).borrow is Device.borrow:
             return False
         data = plain_bytes(_tensor(constant))
-        buffer = device.borrow(data)
+        with contained(device.name, "borrow"):
+            buffer = device.borrow(data)
         if buffer is None:
             return False
         self._buffers.append((device, buffer))
@@ -219,7 +221,8 @@ class Store:
         buffers: list[Buffer] = []
         try:
             for nbytes in chunks:
-                buffer = device.alloc(nbytes, usage)
+                with contained(device.name, "alloc"):
+                    buffer = device.alloc(nbytes, usage)
                 buffers.append(buffer)
         except BaseException:
             _free(device, buffers)
@@ -257,7 +260,8 @@ class Store:
         nbytes = state.spec.nbytes
         zeros = memoryview(bytes(min(nbytes, _PIECE)))
         for at in range(0, nbytes, _PIECE):
-            state.device.write(state.buffer, state.offset + at, zeros[: min(_PIECE, nbytes - at)])
+            with contained(state.device.name, "write"):
+                state.device.write(state.buffer, state.offset + at, zeros[: min(_PIECE, nbytes - at)])
         state.incomplete = ""
 
     # Ends
@@ -307,8 +311,8 @@ def _free(device: Device, buffers: Iterable[Buffer]) -> None:
             device.free(buffer)
         except DeviceLost:
             return
-        except DeviceError as e:
-            log.warning("%s: a buffer could not be freed: %s", device.name, e)
+        except (Exception, SystemExit) as e:  # noqa: BLE001 (what a plugin raises; the others must be freed)
+            log.warning("%s: a buffer could not be freed: %s: %s", device.name, type(e).__name__, e)
 
 
 def _is_zero(state: StateMemory) -> bool:
@@ -319,7 +323,8 @@ def _is_zero(state: StateMemory) -> bool:
     piece = np.empty(min(nbytes, _PIECE), np.uint8)
     for at in range(0, nbytes, _PIECE):
         part = piece[: min(_PIECE, nbytes - at)]
-        state.device.read(state.buffer, state.offset + at, part.data)
+        with contained(state.device.name, "read"):
+            state.device.read(state.buffer, state.offset + at, part.data)
         if part.any():
             return False
     return True
@@ -348,11 +353,13 @@ def _fill(device: Device, held: Held, constant: Constant) -> None:
     data = plain_bytes(_tensor(constant), constant.value.window)
     if constant.packing is not None:
         packed = np.empty(held.nbytes, np.uint8).data
-        constant.packing.pack(data, packed)
+        with contained(device.name, f"packing {constant.packing.name}"):
+            constant.packing.pack(data, packed)
         source.release()
         data = packed
     if held.nbytes:
-        device.write(held.buffer, held.offset, data)
+        with contained(device.name, "write"):
+            device.write(held.buffer, held.offset, data)
     source.release()
 
 
