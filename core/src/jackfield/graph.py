@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import EllipsisType
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from .dtypes import DType, f32
 from .errors import DTypeError, GraphError, ShapeError
-from .spec import Shape, Spec, View, extents_of, slice_view, transpose_view
+from .spec import Role, Shape, Spec, View, extents_of, slice_view, transpose_view
 
 __all__ = [
     "Attr",
@@ -206,7 +207,7 @@ def input(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:  # noq
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise GraphError(f"an input's name must be a Python identifier, not {name!r}")
-    return Tensor("input", "", (), Attrs(), Spec(dtype, extents_of(shape), role="input"), name)
+    return Tensor("input", "", (), Attrs(), _leaf_spec(dtype, shape, "input"), name)
 
 
 def constant(value: object, name: str = "") -> Tensor:
@@ -218,7 +219,7 @@ def constant(value: object, name: str = "") -> Tensor:
     """
     # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
     if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
-        spec = Spec(value.dtype, extents_of(value.shape), role="constant")
+        spec = _leaf_spec(value.dtype, value.shape, "constant")
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
     try:
         array = np.asarray(value)
@@ -237,7 +238,19 @@ def state(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:
     """
     if not isinstance(name, str) or not name:
         raise GraphError("a state needs a name, a text: it is how a Session finds it again")
-    return Tensor("state", "", (), Attrs(), Spec(dtype, extents_of(shape), role="state"), name)
+    return Tensor("state", "", (), Attrs(), _leaf_spec(dtype, shape, "state"), name)
+
+
+def _leaf_spec(dtype: DType, shape: Sequence[int], role: Role) -> Spec:
+    """What a user gave, as a Spec."""
+    extents = extents_of(shape)
+    return _shared_spec(dtype, extents, role) if isinstance(dtype, DType) else Spec(dtype, extents)
+
+
+@lru_cache(maxsize=512)
+def _shared_spec(dtype: DType, shape: Shape, role: Role) -> Spec:
+    """Weights of one kind lie in every layer of a model: one Spec for all is faster to compare, and smaller."""
+    return Spec(dtype, shape, role=role)
 
 
 def source_bytes(source: Source, spec: Spec) -> memoryview:
