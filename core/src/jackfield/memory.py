@@ -237,13 +237,13 @@ class _Planner:
     # Lives
 
     def live(self) -> None:
-        moment = 0
+        moment, last_use = 0, self.last_use  # moments only grow, so that the last one written is the last use
         for run, groups, wish in zip(self.parts.runs, self.memory.groups, self.wishes, strict=True):
             self.memory.copy_moments.append(moment)
             if run.copies:
                 for copy in run.copies:
-                    self._use(copy.source, moment)
-                    self.born[copy.target.value] = self.last_use[copy.target.value] = moment
+                    last_use[copy.source.value] = moment
+                    self.born[copy.target.value] = last_use[copy.target.value] = moment
                     copy.target.value.nbytes = self._reserved(copy.target.value)
                 moment += 1
             moments = []
@@ -253,7 +253,7 @@ class _Planner:
                 for i in group:
                     for ref in run.items[i].operands:
                         if ref is not None:
-                            self._use(ref, moment)
+                            last_use[ref.value] = moment
                 moments.append(moment)
                 moment += 1
             self.memory.moments.append(moments)
@@ -261,12 +261,9 @@ class _Planner:
                 self._keep(run.items, groups, wish, moments)
         self.end = moment
 
-    def _use(self, ref: Ref, moment: int) -> None:
-        self.last_use[ref.value] = max(moment, self.last_use.get(ref.value, 0))
-
     def _made(self, item: Item, moment: int) -> None:
         value = item.result.value
-        self.last_use[value] = max(moment, self.last_use.get(value, 0))
+        self.last_use[value] = moment
         if value.kind == "temporary" and value not in self.born:
             self.born[value] = moment
             value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
