@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -257,3 +258,28 @@ def test_a_state_is_called_a_state(value):
     session.compile(ops.relu(jf.state("s", (2, 3))))
     with pytest.raises(errors.PlanError, match="state 's' is"):
         session.states["s"].write(value)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_forked_child_is_told_what_helps_and_it_does(device):
+    graph = ops.scale(jf.input("x", (2,)), scale=2.0)
+    plan = jf.compile(graph, device=device)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "nothing was raised"
+        try:
+            plan(x=np.ones(2, np.float32))
+        except errors.ForkedError as e:
+            jf.refresh()
+            text = f"{e} {jf.compile(graph, device=device)(x=np.ones(2, np.float32))}"
+        finally:
+            os.write(writing, text.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    assert "jf.refresh()" in text
+    assert text.endswith("[2. 2.]")
+    np.testing.assert_array_equal(plan(x=np.ones(2, np.float32)), [2, 2])

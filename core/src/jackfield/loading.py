@@ -100,7 +100,8 @@ class Plugin:
         if self.status.state == "ok":
             if self.pid != os.getpid():
                 raise ForkedError(
-                    f"{self.found.name} was opened by process {self.pid}, this is its child; start workers by spawn"
+                    f"{self.found.name} was opened by process {self.pid}, this is its child; "
+                    "start workers by spawn, or call jf.refresh() here"
                 )
             return self.devices
         lenient = named and self.status.code == "manifest-missing"

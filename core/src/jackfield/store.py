@@ -137,7 +137,8 @@ class Store:
             raise PlanError(f"{what}: its Session is closed")
         if self.forks != _Forks.count:
             raise ForkedError(
-                f"{what}: its devices belong to the parent process; start workers by spawn, or compile anew"
+                f"{what}: its devices belong to the parent process; "
+                "start workers by spawn, or call jf.refresh() here and compile anew"
             )
 
     @property
