@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <algorithm>
+#include <chrono>
 #include <climits>
 #include <stdexcept>
 
@@ -22,7 +24,20 @@ static inline void relax() {
 #endif
 }
 
-constexpr int SPINS = 4000;  // some tens of microseconds: longer than the gap between two steps of a run
+constexpr double SPIN_SECONDS = 20e-6;  // longer than most gaps between two steps, shorter than a time slice
+
+// How many times to look before going to sleep. One pause takes 10 to 150 cycles, by the make of the CPU, so it is
+// timed.
+static int spins() {
+    static const int count = [] {
+        constexpr int TRIES = 500;
+        const auto began = std::chrono::steady_clock::now();
+        for (int i = 0; i < TRIES; ++i) relax();
+        const std::chrono::duration<double> each = (std::chrono::steady_clock::now() - began) / TRIES;
+        return each.count() > 0 ? int(std::clamp(SPIN_SECONDS / each.count(), 50.0, 20000.0)) : 1000;
+    }();
+    return count;
+}
 
 void Barrier::release(uint32_t phase) {
     phase_.store(phase + 1, std::memory_order_seq_cst);
@@ -33,7 +48,7 @@ void Barrier::release(uint32_t phase) {
 }
 
 void Barrier::await(uint32_t phase) {
-    for (int i = 0; i < SPINS; ++i) {
+    for (int i = 0, most = spins(); i < most; ++i) {
         if (phase_.load(std::memory_order_acquire) != phase) return;
         relax();
     }
@@ -105,7 +120,7 @@ void Pool::run(int team, const std::function<void(int)>& work) {
         wake_.notify_all();
     }
     work(0);
-    for (int i = 0; i < SPINS && running_.load(std::memory_order_acquire); ++i) relax();
+    for (int i = 0, most = spins(); i < most && running_.load(std::memory_order_acquire); ++i) relax();
     if (running_.load(std::memory_order_acquire)) {
         std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return running_.load(std::memory_order_acquire) == 0; });
@@ -115,7 +130,7 @@ void Pool::run(int team, const std::function<void(int)>& work) {
 void Pool::loop(int index) {
     uint64_t seen = 0;
     while (true) {
-        for (int i = 0; i < SPINS && round_.load(std::memory_order_acquire) == seen; ++i) relax();
+        for (int i = 0, most = spins(); i < most && round_.load(std::memory_order_acquire) == seen; ++i) relax();
         const std::function<void(int)>* work;
         {
             std::unique_lock<std::mutex> lock(mutex_);
