@@ -149,6 +149,17 @@ def test_pins():
         devices_of(y, two(), pins=[("(", "two:0")])
 
 
+def test_a_pin_on_one_of_two_equal_steps_is_no_pin_on_the_other():
+    """They are one Step, and the first answer must not stand for the second."""
+    x, y = jf.input("x", (8,)), jf.input("y", (8,))
+    pair = [ops.add(x, x), ops.add(y, y)]
+    for pinned in (0, 1):
+        where, placed = devices_of(pair, two(), pins=[(f"add.{pinned}", "two")])
+        assert where[f"add.{pinned}"] == "two:0"
+        asked = [[number for number, _ in by] for by in placed.asked.values()]
+        assert asked == ([[1], [0, 1]] if pinned == 0 else [[0, 1], [1]])
+
+
 def test_a_pin_that_is_refused():
     x = jf.input("x", (4, 8))
     y = ops.softmax(x)
