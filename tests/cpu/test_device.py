@@ -184,6 +184,31 @@ def test_a_forked_child_is_told_so():
     assert result == "[2. 2. 2. 2.]"
 
 
+def test_a_forked_child_drops_a_pool_whose_workers_sleep():
+    """Freeing the parent's pool in the child must not wait for workers that do not exist there."""
+    out = python(
+        """
+        import os, time
+        from jackfield_cpu import _native
+        pools = [_native.Pool(4) for _ in range(3)]
+        time.sleep(0.2)  # all workers asleep
+        pid = os.fork()
+        if pid == 0:
+            pools.clear()
+            os._exit(7)
+        for _ in range(200):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.05)
+        else:
+            os.kill(pid, 9)
+        print(done == pid and os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert out == "7"
+
+
 def test_the_interpreter_runs_on_during_a_long_kernel():
     """The GIL is given up: another thread counts while a product runs."""
     rng = np.random.default_rng(0)

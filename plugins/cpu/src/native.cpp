@@ -263,6 +263,14 @@ std::unique_ptr<Memory> borrow(const py::handle& data) {
     return std::make_unique<Memory>(static_cast<char*>(from.info.buf), size_t(from.info.len));
 }
 
+// A forked child has the pool but not its workers. They were asleep on its condition, and destroying a condition waits
+// until nobody sleeps on it: in the child that is for ever, so there a pool is left where it lies.
+std::shared_ptr<Pool> make_pool(int workers) {
+    return std::shared_ptr<Pool>(new Pool(workers), [](Pool* pool) {
+        if (!pool->forked()) delete pool;
+    });
+}
+
 // ---- programs
 
 std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& steps,
@@ -302,7 +310,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
     m.def("unpack", &unpack);
     m.def("borrow", &borrow);
     py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool")
-        .def(py::init<int>())
+        .def(py::init(&make_pool))
         .def_property_readonly("size", &Pool::size)
         .def_property_readonly("forked", &Pool::forked);
     py::class_<Memory>(m, "Memory")

@@ -83,13 +83,7 @@ Pool::Pool(int workers) : size_(workers < 1 ? 1 : workers), born_((watch_forks()
     }
 }
 
-Pool::~Pool() {
-    if (forked()) {  // the threads are not in this process: joining them would wait for ever
-        for (std::thread& t : threads_) t.detach();
-        return;
-    }
-    stop();
-}
+Pool::~Pool() { stop(); }
 
 void Pool::stop() {
     {

@@ -44,7 +44,7 @@ private:
 class Pool {
 public:
     explicit Pool(int workers);  // throws std::system_error when the system starts no more threads
-    ~Pool();
+    ~Pool();                     // never in a forked child: see make_pool in native.cpp
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
