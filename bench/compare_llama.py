@@ -218,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print_memory(sizes)
     if chosen.json:
-        document = {"peer": asdict(peer), "rows": [asdict(row) for row in rows], "memory_bytes": sizes}
+        made_by = {key: value for key, value in asdict(peer).items() if not key.startswith("llama_")}  # no paths
+        document = {"peer": made_by, "rows": [asdict(row) for row in rows], "memory_bytes": sizes}
         chosen.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
