@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -267,6 +268,7 @@ def test_a_forked_child_is_told_what_helps_and_it_does(device):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs dies, and the test fails
         text = "nothing was raised"
         try:
             plan(x=np.ones(2, np.float32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 
 import pytest
@@ -288,6 +289,7 @@ def test_a_forked_child_gets_the_error_and_its_own_reference(registry):
     gc.collect()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs dies, and the test fails
         code = 1
         try:
             registry.select("reference+sim").devices[1].device.synchronize()
