@@ -45,6 +45,15 @@ def test_the_plugin_has_a_manifest_that_names_its_claims():
     assert (ROOT / "plugins/cpu" / backend["claims"]).stat().st_size > 0
 
 
+def test_running_the_plugin_is_no_reason_to_build_it_again():
+    """uv's cache keys name sources by their endings: `**/*` would match the bytecode that an import writes."""
+    tool = tomllib.loads((ROOT / "plugins/cpu/pyproject.toml").read_text())["tool"]
+    keys = [key["file"] for key in tool["uv"]["cache-keys"]]
+    assert [key for key in keys if key.endswith("*")] == []
+    for pattern in keys:
+        assert list((ROOT / "plugins/cpu").glob(pattern)) or pattern.startswith("../"), pattern
+
+
 def test_constraints_are_said_the_same_for_pip_and_for_uv():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
     listed = (ROOT / "constraints.txt").read_text().split()
