@@ -185,7 +185,9 @@ def test_a_closed_standard_input_is_an_empty_one(chat_path, redirection):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 @pytest.mark.parametrize("json", [(), ("--json",)])
-def test_a_full_disk_is_told_in_one_line(chat_path, json):
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+def test_a_full_disk_is_told_in_one_line(chat_path, json, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)  # with a buffer, Python writes once more at exit
     model = ("-m", str(chat_path), "-d", "reference")
     for arguments in (("generate", "hi", "-n", "1", *model), ("devices",), ("doctor",)):
         done = program("> /dev/full", *arguments, *json)

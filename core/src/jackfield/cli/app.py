@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 
 import click
@@ -37,7 +40,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # here a full disk is still an error we can tell
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
         except DeviceNameError as e:
@@ -47,7 +51,17 @@ class Commands(click.Group):
         except OSError as e:
             if e.errno == errno.EPIPE:  # click ends without a word where the reader of a pipe has gone
                 raise
+            _drop_output()
             raise click.ClickException(str(e)) from e
+        return result
+
+
+def _drop_output() -> None:
+    """What standard output still holds can't be written: without this Python would try again at exit, and fail."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _loaded(entry: EntryPoint) -> click.Command:
