@@ -19,6 +19,7 @@ from .explain import explain
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
+_ELSEWHERE = {"generate": "jackfield-llm", "chat": "jackfield-llm"}  # commands people know, by the dist that adds them
 INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 
@@ -37,6 +38,18 @@ class Commands(click.Group):
             return self.commands[cmd_name]
         entry = self._entries().get(cmd_name)
         return None if entry is None else _loaded(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            if args and args[0] in _ELSEWHERE:
+                raise click.UsageError(
+                    f"{e.message} It comes with {_ELSEWHERE[args[0]]}, which is not installed.", ctx
+                ) from e
+            raise
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import sys
 
+from jackfield.errors import Error
 from jackfield.registry import Registry
 
 from .claims import claims
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m jackfield.conformance NAME (cpu, reference, ...)\n")
         return 2
-    backend = Registry().open_backend(arguments[0])
+    try:
+        backend = Registry().open_backend(arguments[0])
+    except Error as e:
+        sys.stderr.write(f"Error: {e}\n")
+        return 1
     sys.stdout.write(claims(backend, backend.targets()[0]))
     return 0
 
