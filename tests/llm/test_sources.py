@@ -6,8 +6,10 @@ import hashlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -379,19 +381,64 @@ def test_a_file_of_the_hub(monkeypatch, tmp_path):
         asked.append((repo, file, local_files_only))
         return str(tmp_path / "x.gguf")
 
+    heads = []
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", heads.append)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert sources.resolve("hf:owner/repo/folder/x.gguf") == tmp_path / "x.gguf"
     assert sources.resolve("hf:owner/repo/x.gguf", offline=True) == tmp_path / "x.gguf"
     assert asked == [("owner/repo", "folder/x.gguf", False), ("owner/repo", "x.gguf", True)]
+    assert [url.rpartition("/owner/")[2] for url in heads] == ["repo/resolve/main/folder/x.gguf"]
 
     def fail(*args, **more):
         raise ConnectionError("no\n  route")
 
+    said = r"^hf:o/r/x.gguf: {} \(ConnectionError: no route\); a model is a path, hf:.* or pkg:NAME==VERSION$"
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with pytest.raises(SourceError, match=r"^hf:o/r/x.gguf: tried to download it .*: ConnectionError: no route$"):
+    with pytest.raises(SourceError, match=said.format("not in the local cache, and not fetched")):
         sources.resolve("hf:o/r/x.gguf")
-    with pytest.raises(SourceError, match="looked in the local cache only"):
+    with pytest.raises(SourceError, match=said.format("looked in the local cache only")):
         sources.resolve("hf:o/r/x.gguf", offline=True)
+
+
+def test_a_file_of_the_hub_that_is_here_serves_where_nobody_answers(monkeypatch, tmp_path):
+    def fail(url):
+        raise ConnectionError("no route")
+
+    def download(repo, file, *, local_files_only):
+        assert local_files_only
+        return str(tmp_path / "x.gguf")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", fail)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert sources.resolve("hf:owner/repo/x.gguf") == tmp_path / "x.gguf"
+
+
+def test_a_hub_nobody_answers_at_is_asked_once_and_told_in_one_line(tmp_path):
+    """A hub that hangs up at once, counted; the program and the client as they are."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        calls: list[bytes] = []
+
+        def hang_up():
+            while True:
+                line, _ = server.accept()
+                calls.append(line.recv(4))
+                line.close()
+                if calls[-1] == b"QUIT":
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        ours = {"HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}", "HF_HOME": str(tmp_path)}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()} | ours
+        command = [sys.executable, "-m", "jackfield", "generate", "-m", "hf:o/r/x.gguf", "hi"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        with socket.create_connection(server.getsockname()) as last:
+            last.sendall(b"QUIT")
+        thread.join()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: hf:o/r/x.gguf: not in the local cache, and not fetched (")
+    assert done.stderr.count("\n") == 1
+    assert calls.count(b"HEAD") == 1, "asked for the file once"
 
 
 def test_the_bar_draws_only_where_asked(capsys, monkeypatch):
