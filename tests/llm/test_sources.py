@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -413,32 +414,49 @@ def test_a_file_of_the_hub_that_is_here_serves_where_nobody_answers(monkeypatch,
     assert sources.resolve("hf:owner/repo/x.gguf") == tmp_path / "x.gguf"
 
 
-def test_a_hub_nobody_answers_at_is_asked_once_and_told_in_one_line(tmp_path):
-    """A hub that hangs up at once, counted; the program and the client as they are."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        calls: list[bytes] = []
-
-        def hang_up():
-            while True:
-                line, _ = server.accept()
-                calls.append(line.recv(4))
-                line.close()
-                if calls[-1] == b"QUIT":
-                    return
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        ours = {"HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}", "HF_HOME": str(tmp_path)}
-        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()} | ours
-        command = [sys.executable, "-m", "jackfield", "generate", "-m", "hf:o/r/x.gguf", "hi"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        with socket.create_connection(server.getsockname()) as last:
-            last.sendall(b"QUIT")
-        thread.join()
+def generate_from_hub(port, home):
+    """`jackfield generate` with a model of a hub at this port, the program and the client as they are."""
+    ours = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(home)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()} | ours
+    command = [sys.executable, "-m", "jackfield", "generate", "-m", "hf:o/r/x.gguf", "hi"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: hf:o/r/x.gguf: not in the local cache, and not fetched (")
-    assert done.stderr.count("\n") == 1
-    assert calls.count(b"HEAD") == 1, "asked for the file once"
+    return done.stderr
+
+
+def test_a_hub_nobody_answers_at_is_told_in_one_line(tmp_path):
+    with socket.socket() as taken:  # bound and not listening: who calls is refused
+        taken.bind(("127.0.0.1", 0))
+        said = generate_from_hub(taken.getsockname()[1], tmp_path)
+    assert said.count("\n") == 1
+    assert "refused" in said
+
+
+def test_a_hub_that_can_do_nothing_is_asked_once(tmp_path):
+    asked = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            asked.append(self.path)
+            self.send_error(503)
+
+        do_GET = do_HEAD
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            said = generate_from_hub(server.server_port, tmp_path)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert said.count("\n") == 1
+    assert "503" in said
+    assert [path for path in asked if "x.gguf" in path] == ["/o/r/resolve/main/x.gguf"]
 
 
 def test_the_bar_draws_only_where_asked(capsys, monkeypatch):
