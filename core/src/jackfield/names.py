@@ -88,7 +88,7 @@ def wrong(text: str, column: int, message: str) -> DeviceNameError:
 def parse(text: str) -> Names:
     """The terms of a device string. Raises DeviceNameError."""
     if not isinstance(text, str):
-        raise DeviceNameError(f"a device selection is a string such as 'cuda:0+cpu', not {type(text).__name__}")
+        raise DeviceNameError(f"a device selection is a string such as 'sim+reference', not {type(text).__name__}")
     if len(text) > _LONGEST:
         raise wrong(text, 1, "too long")
     sets, at = [], 0

@@ -55,7 +55,7 @@ def load(
     cache_dtype: "f16" or "f32".
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
-        is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cuda:0"} puts the first ten layers on one device.
+        is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.
     Raises: ModelError for a file we can't read or a model we can't run, jackfield.errors.GGUFError for a malformed
         file, jackfield's device errors.
     """

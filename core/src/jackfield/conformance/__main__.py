@@ -22,7 +22,13 @@ def main(arguments: list[str]) -> int:
     except Error as e:
         sys.stderr.write(f"Error: {e}\n")
         return 1
-    sys.stdout.write(claims(backend, backend.targets()[0]))
+    targets = backend.targets()
+    if not targets:
+        sys.stderr.write(
+            f"Error: {arguments[0]}: its backend names no targets; claims are made at one: write targets()\n"
+        )
+        return 1
+    sys.stdout.write(claims(backend, targets[0]))
     return 0
 
 
