@@ -224,8 +224,9 @@ def test_attributes_are_not_cut_to_f32(on):
 def test_cleared_memory_is_zero_whatever_it_held(on):
     """Item 44: 0 times NaN is NaN, so nothing is cleared by a product. Results lie on NaN here (the kit's poison)."""
     table = np.full((3, 8), NAN, np.float32)
-    outcome = run(made(ops.take_rows, {"x": table, "rows": np.array([3, -1], np.int32)}), *on)
-    assert isinstance(outcome.fault, BadIndex) and not outcome.result.any()
+    outcome = run(made(ops.take_rows, {"x": table, "rows": np.array([0, 3, 1, -1], np.int32)}), *on)
+    assert isinstance(outcome.fault, BadIndex) and not outcome.result[[1, 3]].any()
+    assert np.isnan(outcome.result[[0, 2]]).all()
     none = np.zeros((3, 0), np.float32)
     assert not result(on, ops.linear, {"x": none, "weight": np.zeros((5, 0), np.float32)}).any()
     assert not result(on, ops.matmul, {"a": none, "b": np.zeros((0, 5), np.float32)}).any()
@@ -297,6 +298,26 @@ def test_one_table_of_masks_on_every_path(on, T, sinks):
         shut = (entries == -INF).all(-1)
         assert not soft[:, shut].any()
         assert np.isnan(soft[:, np.isnan(entries).any(-1)]).all()
+
+
+@pytest.mark.parametrize("T", [1, 2, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_hidden_columns_may_hold_anything(on, T, dtype):
+    """Item 24: NaN and infinities of K and V behind a mask, spread over its columns, do not reach the result."""
+    rng = np.random.default_rng(T)
+    q = rng.standard_normal((1, 4, T, 32)).astype(np.float32)
+    k, v = (rng.standard_normal((1, 2, 150, 32)).astype(dtype) for _ in range(2))
+    mask = rng.standard_normal((1, 1, T, 150)).astype(np.float16)
+    hidden = rng.random(150) < 0.5
+    mask[..., hidden] = -INF
+    want = by_hand(q[0], k[0].repeat(2, 0), v[0].repeat(2, 0), mask[0, 0].astype(np.float64), None, 0.2)
+    for bad in (NAN, INF, -INF):
+        for poisoned in (k, v):
+            kept = poisoned.copy()
+            poisoned[:, :, hidden] = bad
+            got = result(on, ops.attention, {"q": q, "k": k, "v": v, "mask": mask}, scale=0.2)[0]
+            np.testing.assert_allclose(got, want, atol=1e-4 if dtype == np.float32 else 4e-3)
+            poisoned[...] = kept
 
 
 @pytest.mark.parametrize("T", [1, 2, 33])
