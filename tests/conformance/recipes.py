@@ -10,10 +10,13 @@ import copy
 import numpy as np
 
 from jackfield import ops
+from jackfield.backend import refusal
 from jackfield.conformance import examples
+from jackfield.conformance.direct import step_of
 from jackfield.dtypes import i32
 from jackfield.errors import GraphError
 from jackfield.op import OPS, Case, ints, rand, values
+from jackfield.rules import Q
 from jackfield.spec import Spec
 
 UNARY = ("square", "tanh", "clip", "relu", "sigmoid", "silu", "gelu", "gelu_erf", "scale", "contiguous")
@@ -133,6 +136,7 @@ RECIPES = {
     ),
 }
 RUNNING = tuple(name for name in ops.__all__ if not OPS[name].is_view)
+BLOCKS = [dtype.name for dtype in Q]
 USUAL = dict.fromkeys("ABCDEGHKMNPRSTVXnrsx", 3) | {"K": 32, "D": 5}
 
 
@@ -154,3 +158,14 @@ def examples_with(name, **extents):
         return list(examples_of(name, recipe({letter: chosen[letter] for letter in letters})))
     except GraphError:
         return []
+
+
+def taken(tried, on):
+    """Those of the examples that a device takes."""
+    backend, device = on
+    found = []
+    for example in tried:
+        step = step_of(example)
+        if refusal(step, backend.kernels(), device.target) is None and backend.why_not(step, device.target) is None:
+            found.append(example)
+    return found

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from recipes import BLOCKS
 
 from jackfield import ops
 from jackfield.backend import Kernel, Reason
 from jackfield.conformance import ops_page
-from jackfield.dtypes import DTYPES
 from jackfield.op import OPS
 from jackfield.reference import ReferenceBackend, kernels_of_all_ops
 from jackfield.registry import Registry
 
 PAGE = Path(__file__).parents[2] / "docs/ops.md"
 COMMAND = "python -m jackfield.conformance.ops_page cpu > docs/ops.md"
-BLOCKS = [name for name, dtype in DTYPES.items() if dtype.is_block]
 
 
 def test_the_committed_page_is_true(absent, capsys):

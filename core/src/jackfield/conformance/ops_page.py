@@ -18,6 +18,7 @@ from jackfield.dtypes import DTYPES
 from jackfield.errors import Error
 from jackfield.op import OPS, Op
 from jackfield.registry import Registry
+from jackfield.rules import Q
 
 from .cases import examples
 from .direct import step_of
@@ -172,11 +173,11 @@ def shortened(op: str, reason: Reason | str) -> str:
 def spelled(names: Iterable[str]) -> str:
     """Names of dtypes; where most block dtypes are among them, those that are missing."""
     given = [name for name in DTYPES if name in set(names)]
-    blocks = [name for name in DTYPES if DTYPES[name].is_block]
+    blocks = [dtype.name for dtype in Q]
     missing = [name for name in blocks if name not in given]
     if len(missing) * 3 > len(blocks):
         return " ".join(given)
-    rest = [name for name in given if not DTYPES[name].is_block]
+    rest = [name for name in given if name not in blocks]
     every = f"all {len(blocks)} block dtypes" if not missing else f"block dtypes except {' '.join(missing)}"
     return ", ".join([*([" ".join(rest)] if rest else []), every])
 
