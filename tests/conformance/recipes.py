@@ -16,7 +16,6 @@ from jackfield.conformance.direct import step_of
 from jackfield.dtypes import i32
 from jackfield.errors import GraphError
 from jackfield.op import OPS, Case, ints, rand, values
-from jackfield.rules import Q
 from jackfield.spec import Spec
 
 UNARY = ("square", "tanh", "clip", "relu", "sigmoid", "silu", "gelu", "gelu_erf", "scale", "contiguous")
@@ -136,7 +135,7 @@ RECIPES = {
     ),
 }
 RUNNING = tuple(name for name in ops.__all__ if not OPS[name].is_view)
-BLOCKS = [dtype.name for dtype in Q]
+BLOCKS = [dtype.name for dtype in OPS["linear"].declared.accepts["weight"] if dtype.is_block]
 USUAL = dict.fromkeys("ABCDEGHKMNPRSTVXnrsx", 3) | {"K": 32, "D": 5}
 
 

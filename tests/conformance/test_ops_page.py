@@ -74,7 +74,7 @@ def test_every_op_and_every_dtype_it_takes_has_a_row():
     for name in ops.__all__:
         assert f"- `{name}(" in text
         assert (name in told) == (not OPS[name].is_view)
-    assert told["take_rows"] == f"f32 f16 bf16 i32, all {len(BLOCKS)} block dtypes"
+    assert told["linear"] == f"f32 f16 bf16, all {len(BLOCKS)} block dtypes"
 
 
 def test_many_dtypes_are_spelled_shortly():

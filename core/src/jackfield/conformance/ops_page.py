@@ -18,7 +18,6 @@ from jackfield.dtypes import DTYPES
 from jackfield.errors import Error
 from jackfield.op import OPS, Op
 from jackfield.registry import Registry
-from jackfield.rules import Q
 
 from .cases import examples
 from .direct import step_of
@@ -39,6 +38,7 @@ FAMILIES = (
     "attention",
 )
 FIXED = ("reference", "sim")
+BLOCKS = [dtype.name for dtype in OPS["linear"].declared.accepts["weight"] if dtype.is_block]
 
 HEAD = """# Ops
 
@@ -173,12 +173,11 @@ def shortened(op: str, reason: Reason | str) -> str:
 def spelled(names: Iterable[str]) -> str:
     """Names of dtypes; where most block dtypes are among them, those that are missing."""
     given = [name for name in DTYPES if name in set(names)]
-    blocks = [dtype.name for dtype in Q]
-    missing = [name for name in blocks if name not in given]
-    if len(missing) * 3 > len(blocks):
+    missing = [name for name in BLOCKS if name not in given]
+    if len(missing) * 3 > len(BLOCKS):
         return " ".join(given)
-    rest = [name for name in given if name not in blocks]
-    every = f"all {len(blocks)} block dtypes" if not missing else f"block dtypes except {' '.join(missing)}"
+    rest = [name for name in given if name not in BLOCKS]
+    every = f"all {len(BLOCKS)} block dtypes" if not missing else f"block dtypes except {' '.join(missing)}"
     return ", ".join([*([" ".join(rest)] if rest else []), every])
 
 
