@@ -72,7 +72,7 @@ def page(backends: Sequence[Backend]) -> str:
     known = [
         f"{b.name} at `{t.arch}`, its least" for b, t in zip(backends, targets, strict=True) if b.name not in FIXED
     ]
-    blocks = ", ".join(f"{d.name}" for d in DTYPES.values() if d.is_block)
+    blocks = ", ".join(BLOCKS)
     names = " ".join(b.name for b in backends if b.name not in FIXED)
     head = HEAD.format(names=names, targets=f" ({', '.join(known)})" if known else "", blocks=blocks)
     return head + "".join(_family(name, members, backends, targets) for name, members in _families())
