@@ -1,0 +1,127 @@
+"""Block dtypes whose elements are rows of a codebook: iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq1_s iq1_m.
+
+A block of 256 holds indices of codebook rows (8 elements, in iq3 4), for iq2 and iq3 a sign byte for each 8 elements,
+and coded scales for each 16 or 32. Decoding was checked bit for bit against the package `gguf` (0.19).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jackfield.dtypes.codebooks import codebook, even_signs, sign_factors
+from jackfield.dtypes.dtype import F32, U8, Bad, Codec, f16_at
+from jackfield.dtypes.small_blocks import read_f16
+
+U16 = NDArray[np.uint16]
+U32 = NDArray[np.uint32]
+
+_SEVENS = np.array([0, 7, 14, 21], np.uint32)  # shifts of the sign codes of a word
+_TRIPLES = np.array([0, 3, 6, 9], np.uint16)  # shifts of the 3-bit fields of a word
+_DELTA = np.float32(0.125)
+
+
+def _words(blocks: U8, at: int, count: int, kind: str) -> NDArray[np.unsignedinteger]:
+    """`count` unsigned words from byte `at` of each block, unaligned there: (n, count)."""
+    stop = at + count * np.dtype(kind).itemsize
+    return np.ascontiguousarray(blocks[:, at:stop]).view(kind)
+
+
+def _nibbles(packed: U8) -> U8:
+    """Low then high nibble of each byte: (n, m) to (n, 2m)."""
+    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+
+
+def _fields(packed: U8, width: int) -> U16:
+    """All fields of `width` bits of each byte, lowest first, as the upper bits 8 .. of an index: (n, m) to u16."""
+    shifts = np.arange(0, 8, width, dtype=np.uint8)
+    return (packed[:, :, None] >> shifts & (1 << width) - 1).reshape(len(packed), -1).astype(np.uint16) << 8
+
+
+def _signed_rows(name: str, index: NDArray[np.unsignedinteger], signs: U8, factor: F32, out: F32) -> None:
+    """Write factor * sign * row. index (n, rows), signs (n, 32), factor (n, groups): an equal share of a block each."""
+    rows = out.reshape(-1, 32, 8)
+    np.take(codebook(name), index, axis=0, out=out.reshape(*index.shape, -1), mode="clip")
+    rows *= sign_factors()[signs]
+    groups = out.reshape(*factor.shape, -1)
+    groups *= factor[:, :, None]
+
+
+def _scaled(d: F32, n: U8 | U32, share: float) -> F32:
+    """d * (0.5 + n) * share."""
+    return d * (np.float32(0.5) + n.astype(np.float32)) * np.float32(share)
+
+
+def _decode_iq2_xxs(blocks: U8, out: F32) -> None:
+    pairs = blocks[:, 2:].reshape(-1, 8, 8)  # four indices, then signs and scale in a word
+    word = _words(blocks, 2, 16, "<u4")[:, 1::2]
+    signs = even_signs()[word[:, :, None] >> _SEVENS & 127].reshape(-1, 32)
+    factor = _scaled(read_f16(blocks, 0), word >> 28, 0.25)
+    _signed_rows("iq2_xxs", pairs[:, :, :4].reshape(-1, 32), signs, factor, out)
+
+
+def _decode_iq2_xs(blocks: U8, out: F32) -> None:
+    word = _words(blocks, 2, 32, "<u2")
+    factor = _scaled(read_f16(blocks, 0), _nibbles(blocks[:, 66:]), 0.25)
+    _signed_rows("iq2_xs", word & 511, even_signs()[word >> 9], factor, out)
+
+
+def _decode_iq2_s(blocks: U8, out: F32) -> None:
+    index = blocks[:, 2:34] | _fields(blocks[:, 66:74], 2)
+    factor = _scaled(read_f16(blocks, 0), _nibbles(blocks[:, 74:]), 0.25)
+    _signed_rows("iq2_s", index, blocks[:, 34:66], factor, out)
+
+
+def _decode_iq3_xxs(blocks: U8, out: F32) -> None:
+    word = _words(blocks, 66, 8, "<u4")
+    signs = even_signs()[word[:, :, None] >> _SEVENS & 127].reshape(-1, 32)
+    _signed_rows("iq3_xxs", blocks[:, 2:66], signs, _scaled(read_f16(blocks, 0), word >> 28, 0.5), out)
+
+
+def _decode_iq3_s(blocks: U8, out: F32) -> None:
+    index = blocks[:, 2:66] | _fields(blocks[:, 66:74], 1)
+    factor = read_f16(blocks, 0) * (1 + 2 * _nibbles(blocks[:, 106:]))
+    _signed_rows("iq3_s", index, blocks[:, 74:106], factor, out)
+
+
+def _shifted_rows(index: U16, delta: F32, factor: F32, out: F32) -> None:
+    """Write factor * (row + delta): index (n, 32); delta and factor (n, groups), an equal share of a block each."""
+    np.take(codebook("iq1"), index, axis=0, out=out.reshape(-1, 32, 8), mode="clip")
+    for part, operation in ((delta, np.add), (factor, np.multiply)):
+        groups = out.reshape(*part.shape, -1)
+        operation(groups, part[:, :, None], out=groups)
+
+
+def _decode_iq1_s(blocks: U8, out: F32) -> None:
+    word = _words(blocks, 34, 8, "<u2")
+    index = blocks[:, 2:34] | ((word[:, :, None] >> _TRIPLES & 7) << 8).reshape(-1, 32)
+    factor = read_f16(blocks, 0) * (2 * (word >> 12 & 7) + 1)
+    _shifted_rows(index, np.where(word & 0x8000, -_DELTA, _DELTA), factor, out)
+
+
+def _spread_scale(word: U16) -> U16:
+    """The bits of the f16 in the upper nibbles of four words, lowest first: (n, 4) to (n, 1)."""
+    top = word & 0xF000
+    return (top[:, :1] >> 12) | (top[:, 1:2] >> 8) | (top[:, 2:3] >> 4) | top[:, 3:]
+
+
+def _decode_iq1_m(blocks: U8, out: F32) -> None:
+    word = _words(blocks, 48, 4, "<u2")
+    d = _spread_scale(word).view(np.float16).astype(np.float32)
+    n = (word[:, :, None] >> _TRIPLES & 7).reshape(-1, 16)
+    high = _nibbles(blocks[:, 32:48])
+    index = blocks[:, :32] | (high & 7).astype(np.uint16) << 8
+    _shifted_rows(index, np.where(high & 8, -_DELTA, _DELTA), d * (2 * n + 1), out)
+
+
+def _bad_iq1_m(blocks: U8) -> Bad:
+    return (_spread_scale(_words(blocks, 48, 4, "<u2"))[:, 0] & 0x7C00) == 0x7C00
+
+
+IQ2_XXS = Codec(_decode_iq2_xxs, None, f16_at(0))
+IQ2_XS = Codec(_decode_iq2_xs, None, f16_at(0))
+IQ2_S = Codec(_decode_iq2_s, None, f16_at(0))
+IQ3_XXS = Codec(_decode_iq3_xxs, None, f16_at(0))
+IQ3_S = Codec(_decode_iq3_s, None, f16_at(0))
+IQ1_S = Codec(_decode_iq1_s, None, f16_at(0))
+IQ1_M = Codec(_decode_iq1_m, None, _bad_iq1_m)
