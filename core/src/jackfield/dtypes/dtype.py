@@ -31,11 +31,13 @@ class Codec:
     decode: blocks u8 (n, block_nbytes) into out f32 (n, block).
     encode: finite x f32 (n, block) into blocks u8 (n, block_nbytes).
     bad: which blocks u8 (n, block_nbytes) have a scale that is no finite number: bool (n,).
+    weighted: as encode, with the importance of the elements f32 (n, block); None where the encoder weighs nothing.
     """
 
     decode: Callable[[U8, F32], None]
-    encode: Callable[[F32, U8], None] | None
+    encode: Callable[[F32, U8], None]
     bad: Callable[[U8], Bad]
+    weighted: Callable[[F32, U8, F32], None] | None = None
 
 
 def f16_at(*offsets: int) -> Callable[[U8], Bad]:
@@ -144,8 +146,6 @@ def _restore(name: str) -> DType:
 
 
 def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[Any]) -> U8:
-    if codec.encode is None:
-        raise DTypeError(f"[encode {dtype.name}] there is no encoder for this type: it can only be decoded")
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow to inf is found below and named
         x = np.ascontiguousarray(array, np.float32).reshape(-1, dtype.block)
     out = np.empty((len(x), dtype.block_nbytes), np.uint8)
