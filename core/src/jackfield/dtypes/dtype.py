@@ -60,6 +60,7 @@ class DType:
     block, block_nbytes: elements and bytes of a block; 1 and the size of an element for plain dtypes.
     numpy: the array dtype of the same bytes; None for block types.
     gguf_id: the number of the type in GGUF files; None where the format has none.
+    is_activation: made for activations beside a weight in integer products; no type for stored weights or caches.
     """
 
     name: str
@@ -69,6 +70,7 @@ class DType:
     gguf_id: int | None
     is_float: bool = False
     is_integer: bool = False
+    is_activation: bool = False
     codec: Codec | None = None
 
     def __repr__(self) -> str:

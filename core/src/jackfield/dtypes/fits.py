@@ -45,7 +45,7 @@ def squared(residual: F32) -> F32:
     return np.square(residual)
 
 
-def affine(  # noqa: PLR0917 - the grid has many figures
+def affine(
     x: F32, w: F32, steps: int, first: float, trials: int, error: Callable[[F32], F32] = squared
 ) -> tuple[F32, F32]:
     """Scale and offset (at most 0) of each row of x (m, k) for quants 0 .. steps: two f32 (m, 1).
