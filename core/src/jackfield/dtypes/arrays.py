@@ -107,7 +107,6 @@ def _encoded(x: Array, dtype: DType) -> tuple[Array, int | None]:
     raw = np.zeros((len(blocks), dtype.block_nbytes), np.uint8)
     if len(blocks):
         codec.encode(blocks, raw)
-    for at in codec.scales:
-        bad |= (raw[:, at + 1] & 0x7C) == 0x7C
+    bad |= codec.bad(raw)
     raw[bad] = 0
     return raw.view(element(dtype)).reshape(shape), int(bad.argmax()) if bad.any() else None

@@ -18,6 +18,7 @@ from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
+Bad = NDArray[np.bool_]
 
 # Blocks are coded a piece at a time, so that the working set stays in a core's cache and temporaries stay small.
 _PIECE = 1 << 16  # elements
@@ -29,12 +30,26 @@ class Codec:
 
     decode: blocks u8 (n, block_nbytes) into out f32 (n, block).
     encode: finite x f32 (n, block) into blocks u8 (n, block_nbytes).
-    scales: byte offsets of the f16 scales in a block; all must be finite.
+    bad: which blocks u8 (n, block_nbytes) have a scale that is no finite number: bool (n,).
+    weighted: as encode, with the importance of the elements f32 (n, block); None where the encoder weighs nothing.
     """
 
     decode: Callable[[U8, F32], None]
     encode: Callable[[F32, U8], None]
-    scales: tuple[int, ...]
+    bad: Callable[[U8], Bad]
+    weighted: Callable[[F32, U8, F32], None] | None = None
+
+
+def f16_at(*offsets: int) -> Callable[[U8], Bad]:
+    """The check of a codec whose scales are f16 at these byte offsets of a block."""
+
+    def bad(blocks: U8) -> Bad:
+        found = np.zeros(len(blocks), bool)
+        for at in offsets:
+            found |= (blocks[:, at + 1] & 0x7C) == 0x7C  # all exponent bits of an f16 set: inf or NaN
+        return found
+
+    return bad
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,10 +133,7 @@ class DType:
         """Number of the first block with a scale that is not finite, counted over raw u8 (..., row bytes); or None."""
         if self.codec is None:
             return None
-        blocks = raw.reshape(-1, self.block_nbytes)
-        bad = np.zeros(len(blocks), bool)
-        for at in self.codec.scales:
-            bad |= (blocks[:, at + 1] & 0x7C) == 0x7C  # all exponent bits of an f16 set: inf or NaN
+        bad = self.codec.bad(raw.reshape(-1, self.block_nbytes))
         return int(bad.argmax()) if bad.any() else None
 
 

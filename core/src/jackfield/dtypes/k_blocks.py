@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jackfield.dtypes.dtype import F32, U8, Codec
+from jackfield.dtypes.dtype import F32, U8, Codec, f16_at
 from jackfield.dtypes.small_blocks import largest, read_f16, write_f16
 
 _TINY = np.float32(1e-30)  # a narrower range than this has a scale that f16 stores as 0
@@ -173,6 +173,6 @@ def _encode_q6_k(x: F32, blocks: U8) -> None:
     )
 
 
-Q4_K = Codec(_decode_q4_k, _encode_q4_k, (0, 2))
-Q5_K = Codec(_decode_q5_k, _encode_q5_k, (0, 2))
-Q6_K = Codec(_decode_q6_k, _encode_q6_k, (208,))
+Q4_K = Codec(_decode_q4_k, _encode_q4_k, f16_at(0, 2))
+Q5_K = Codec(_decode_q5_k, _encode_q5_k, f16_at(0, 2))
+Q6_K = Codec(_decode_q6_k, _encode_q6_k, f16_at(208))

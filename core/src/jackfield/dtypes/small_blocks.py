@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from jackfield.dtypes.dtype import F32, U8, Codec
+from jackfield.dtypes.dtype import F32, U8, Codec, f16_at
 
 HALF = 16
 
@@ -152,8 +152,8 @@ def _encode_q8_0(x: F32, blocks: U8) -> None:
     blocks[:, 2:] = q.view(np.uint8)
 
 
-Q4_0 = Codec(_decode_q4_0, _encode_q4_0, (0,))
-Q4_1 = Codec(_decode_q4_1, _encode_q4_1, (0, 2))
-Q5_0 = Codec(_decode_q5_0, _encode_q5_0, (0,))
-Q5_1 = Codec(_decode_q5_1, _encode_q5_1, (0, 2))
-Q8_0 = Codec(_decode_q8_0, _encode_q8_0, (0,))
+Q4_0 = Codec(_decode_q4_0, _encode_q4_0, f16_at(0))
+Q4_1 = Codec(_decode_q4_1, _encode_q4_1, f16_at(0, 2))
+Q5_0 = Codec(_decode_q5_0, _encode_q5_0, f16_at(0))
+Q5_1 = Codec(_decode_q5_1, _encode_q5_1, f16_at(0, 2))
+Q8_0 = Codec(_decode_q8_0, _encode_q8_0, f16_at(0))
