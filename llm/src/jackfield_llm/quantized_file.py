@@ -20,7 +20,7 @@ from jackfield_llm.errors import QuantizationError, shown
 from jackfield_llm.gguf_header import Entry, write_header
 from jackfield_llm.importance import Importance, read_importance
 from jackfield_llm.progress import Report
-from jackfield_llm.quantization import Choice, FileType, Tensor, assign, file_type, model_facts
+from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type, model_facts
 from jackfield_llm.whole_file import whole_file
 
 __all__ = ["Summary", "quantize"]
@@ -28,7 +28,7 @@ __all__ = ["Summary", "quantize"]
 _PIECE = 1 << 18  # elements decoded and encoded together: small enough that Ctrl-C is not long in coming
 _NEEDS_IMPORTANCE = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
 _QUANTIZATION_VERSION = 2  # of the block formats, as llama.cpp counts them
-_DTYPES = {dtype.name: dtype for dtype in vars(jf).values() if isinstance(dtype, jf.DType)}
+_DTYPES = jf.dtypes.DTYPES
 
 
 @dataclass
@@ -121,17 +121,13 @@ def _check_room(target: Path, nbytes: int) -> None:
 
 
 def _dtype_name(name: str | None) -> str | None:
-    """The dtype's own spelling of a name in any case."""
+    """The dtype's own spelling of a name in any case. Raises: QuantizationError where it is none of a weight."""
     if name is None:
         return None
-    known = {dtype.lower(): dtype for dtype, found in _DTYPES.items() if _is_target(found)}
+    known = {file.main.lower(): file.main for file in FILE_TYPES.values() if file.main in _DTYPES}
     if name.lower() not in known:
         raise QuantizationError(f"there is no type {name!r} to write; known: {' '.join(known.values())}")
     return known[name.lower()]
-
-
-def _is_target(dtype: jf.DType) -> bool:
-    return dtype.name in ("f32", "f16", "bf16") or (dtype.is_block and dtype.gguf_id is not None)
 
 
 class _Job:
