@@ -177,7 +177,8 @@ class Op:
             accepted = self.declared.accepts.get(name)
             if accepted is not None and spec.dtype not in accepted:
                 takes = ", ".join(d.name for d in accepted)
-                raise DTypeError(f"[{self.name}] {name} is {spec.dtype}, must be one of {takes}")
+                why = " (rounded activations, no type for stored numbers)" if spec.dtype.is_activation else ""
+                raise DTypeError(f"[{self.name}] {name} is {spec.dtype}{why}, must be one of {takes}")
         if self.declared.check is not None:
             self.declared.check(call)
         return call

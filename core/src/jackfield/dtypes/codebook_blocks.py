@@ -14,13 +14,16 @@ from jackfield.dtypes.fits import best_scale, scaled_to_largest, weights
 from jackfield.dtypes.small_blocks import largest, read_f16, write_f16
 
 _VALUES = np.array(IQ4_VALUES, np.float32)
-_BETWEEN = (_VALUES[:-1] + _VALUES[1:]) / 2
+# The code by twice a number, rounded down: the borders between two values are whole or half numbers.
+_REACH = 256
+_NEAREST = np.searchsorted(_VALUES[:-1] + _VALUES[1:], np.arange(-_REACH, _REACH), side="right").astype(np.uint8)
 _PAIRS = np.array([0, 2, 4, 6], np.uint8)  # shifts of the four 2-bit fields of a byte
 
 
 def _nearest(y: F32) -> U8:
     """Code of the value nearest to y; halfway, the larger value."""
-    return np.searchsorted(_BETWEEN, y, side="right").astype(np.uint8)
+    half = np.fmax(np.fmin(np.floor(2 * y), _REACH - 1), -_REACH)  # of a NaN, which a scale beyond f16 makes, no NaN
+    return _NEAREST[half.astype(np.intp) + _REACH]
 
 
 def _fit(x: F32, importance: F32 | None, tries: int) -> tuple[F32, U8]:
@@ -37,7 +40,7 @@ def _fit(x: F32, importance: F32 | None, tries: int) -> tuple[F32, U8]:
 
 
 def _pack(q: U8) -> U8:
-    return q[..., :16] | q[..., 16:] << 4
+    return q[..., :16] | q[..., 16:] << np.uint8(4)
 
 
 def _decode_iq4_nl(blocks: U8, out: F32) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from jackfield.dtypes.dtype import F32, U8
+from jackfield.dtypes.dtype import F32, U8, Bad
 from jackfield.dtypes.small_blocks import largest
 
 TINY = np.float32(1e-30)  # a narrower range than this has a scale that f16 stores as 0
@@ -37,21 +37,14 @@ def weights(x: F32, importance: F32 | None, plain: Callable[[F32], F32]) -> F32:
     """How much each element counts: plain(x), unless an importance (of the shape of x) is given."""
     if importance is None:
         return plain(x)
-    return importance.reshape(x.shape) * np.sqrt(np.float32(2) * mean_square(x) + np.square(x))
+    return importance.reshape(x.shape) * np.sqrt(2 * mean_square(x) + np.square(x))
 
 
-def squared(residual: F32) -> F32:
-    """The error that `affine` takes the least of, for an element."""
-    return np.square(residual)
-
-
-def affine(  # noqa: PLR0917 - the grid has many figures
-    x: F32, w: F32, steps: int, first: float, trials: int, error: Callable[[F32], F32] = squared
-) -> tuple[F32, F32]:
+def affine(x: F32, w: F32, steps: int, first: float, trials: int, error: np.ufunc = np.square) -> tuple[F32, F32]:
     """Scale and offset (at most 0) of each row of x (m, k) for quants 0 .. steps: two f32 (m, 1).
 
     Tries `trials` + 1 grids around the range, fits scale and offset by weighted least squares on each, and keeps the
-    pair with the least weighted error.
+    pair with the least weighted error: squares, or magnitudes with np.abs.
     """
     low = np.minimum(x.min(axis=1, keepdims=True), 0)
     span = x.max(axis=1, keepdims=True) - low
@@ -85,12 +78,12 @@ def coded(values: F32, steps: int) -> tuple[F32, U8]:
     return top / np.float32(steps), np.clip(codes, 0, steps).astype(np.uint8)
 
 
-def scaled_to_largest(x: F32) -> tuple[F32, F32, F32]:
+def scaled_to_largest(x: F32) -> tuple[F32, F32, Bad]:
     """u = x/v within -1 .. 1 so that powers of it don't overflow, v (m, 1), and which rows are as good as 0 (m, 1)."""
     v = largest(x)
     flat = np.abs(v) < TINY
     v = np.where(flat, 1, v)
-    return x / v, v, flat
+    return (x / v).astype(np.float32, copy=False), v, flat
 
 
 def best_scale(u: F32, w: F32, candidates: Iterable[F32]) -> F32:

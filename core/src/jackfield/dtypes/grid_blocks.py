@@ -16,6 +16,7 @@ from jackfield.dtypes.small_blocks import read_f16, write_f16
 
 U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
+Bits = NDArray[np.integer]  # small numbers, of the bits of words
 
 _SEVENS = np.array([0, 7, 14, 21], np.uint32)  # shifts of the sign codes of a word
 _TRIPLES = np.array([0, 3, 6, 9], np.uint16)  # shifts of the 3-bit fields of a word
@@ -34,12 +35,13 @@ def _nibbles(packed: U8) -> U8:
 
 
 def _fields(packed: U8, width: int) -> U16:
-    """All fields of `width` bits of each byte, lowest first, as the upper bits 8 .. of an index: (n, m) to u16."""
+    """All fields of `width` bits of each byte, lowest first, as bits 8 and up of an index: u8 (n, m) to u16."""
     shifts = np.arange(0, 8, width, dtype=np.uint8)
-    return (packed[:, :, None] >> shifts & (1 << width) - 1).reshape(len(packed), -1).astype(np.uint16) << 8
+    fields = packed[:, :, None] >> shifts & (1 << width) - 1
+    return fields.reshape(len(packed), -1).astype(np.uint16) << np.uint16(8)
 
 
-def _signed_rows(name: str, index: NDArray[np.unsignedinteger], signs: U8, factor: F32, out: F32) -> None:
+def _signed_rows(name: str, index: Bits, signs: U8, factor: F32, out: F32) -> None:
     """Write factor * sign * row. index (n, rows), signs (n, 32), factor (n, groups): an equal share of a block each."""
     rows = out.reshape(-1, 32, 8)
     np.take(codebook(name), index, axis=0, out=out.reshape(*index.shape, -1), mode="clip")
@@ -48,7 +50,7 @@ def _signed_rows(name: str, index: NDArray[np.unsignedinteger], signs: U8, facto
     groups *= factor[:, :, None]
 
 
-def _scaled(d: F32, n: U8 | U32, share: float) -> F32:
+def _scaled(d: F32, n: Bits, share: float) -> F32:
     """d * (0.5 + n) * share."""
     return d * (np.float32(0.5) + n.astype(np.float32)) * np.float32(share)
 
@@ -85,7 +87,7 @@ def _decode_iq3_s(blocks: U8, out: F32) -> None:
     _signed_rows("iq3_s", index, blocks[:, 74:106], factor, out)
 
 
-def _shifted_rows(index: U16, delta: F32, factor: F32, out: F32) -> None:
+def _shifted_rows(index: Bits, delta: F32, factor: F32, out: F32) -> None:
     """Write factor * (row + delta): index (n, 32); delta and factor (n, groups), an equal share of a block each."""
     np.take(codebook("iq1"), index, axis=0, out=out.reshape(-1, 32, 8), mode="clip")
     for part, operation in ((delta, np.add), (factor, np.multiply)):
@@ -100,10 +102,10 @@ def _decode_iq1_s(blocks: U8, out: F32) -> None:
     _shifted_rows(index, np.where(word & 0x8000, -_DELTA, _DELTA), factor, out)
 
 
-def _spread_scale(word: U16) -> U16:
+def _spread_scale(word: Bits) -> U16:
     """The bits of the f16 in the upper nibbles of four words, lowest first: (n, 4) to (n, 1)."""
-    top = word & 0xF000
-    return (top[:, :1] >> 12) | (top[:, 1:2] >> 8) | (top[:, 2:3] >> 4) | top[:, 3:]
+    nibbles = (word >> 12 & 15).astype(np.uint16) << np.array([0, 4, 8, 12], np.uint16)
+    return np.bitwise_or.reduce(nibbles, axis=1, keepdims=True)
 
 
 def _decode_iq1_m(blocks: U8, out: F32) -> None:
@@ -155,7 +157,7 @@ def _fit(x: F32, importance: F32 | None, how: Search, share: int) -> tuple[F32, 
 
 
 def _pack_nibbles(codes: U8) -> U8:
-    return codes[:, 0::2] | codes[:, 1::2] << 4
+    return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
 
 
 def _pack_fields(index: Index, width: int) -> U8:
@@ -164,7 +166,7 @@ def _pack_fields(index: Index, width: int) -> U8:
     return np.bitwise_or.reduce(fields << np.arange(0, 8, width, dtype=np.uint8), axis=2)
 
 
-def _write_words(blocks: U8, at: int, words: NDArray[np.unsignedinteger]) -> None:
+def _write_words(blocks: U8, at: int, words: Bits) -> None:
     kind = words.dtype.newbyteorder("<")
     blocks[:, at : at + words.shape[1] * kind.itemsize] = np.ascontiguousarray(words, kind).view(np.uint8)
 

@@ -62,7 +62,7 @@ class Found:
         return self.scale.max(axis=1, keepdims=True) / np.float32(2 * self.search.top + 1)
 
     def coded(self, d: F32) -> tuple[U8, Index]:
-        """Codes n u8 (n, 256 / sub) of the scales for the step d as stored, and the rows (n, 256 / width) found with it.
+        """Codes u8 (n, 256 / sub) of the scales for the step d as stored, and the rows (n, 256 / width) found with it.
 
         A row counts over all alternatives, one after the other.
         """

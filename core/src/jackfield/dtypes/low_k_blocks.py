@@ -18,7 +18,7 @@ _BITS = np.arange(8, dtype=np.uint8)
 
 def _two_bits(qs: U8) -> U8:
     """Codes 0 .. 3 in element order: (n, 64) to (n, 16, 16). Byte i of 32 holds elements i, i+32, i+64 and i+96."""
-    return (qs.reshape(-1, 2, 1, 32) >> _PAIRS[:, None] & 3).reshape(-1, 16, 16)
+    return (qs.reshape(-1, 2, 1, 32) >> _PAIRS[:, None] & np.uint8(3)).reshape(-1, 16, 16)
 
 
 def _pack_two_bits(q: U8) -> U8:
@@ -88,7 +88,7 @@ def _encode_q3_k(x: F32, blocks: U8, importance: F32 | None = None) -> None:
     q = np.clip(np.rint(x.reshape(-1, 16, 16) / factor), -4, 3)
     q = (np.where(factor == 0, 0, q) + 4).astype(np.uint8)
     blocks[:, :32] = np.bitwise_or.reduce((q >> 2).reshape(-1, 8, 32) << _BITS[:, None], axis=1)
-    blocks[:, 32:96] = _pack_two_bits(q & 3)
+    blocks[:, 32:96] = _pack_two_bits(q & np.uint8(3))
 
 
 Q2_K = Codec(_decode_q2_k, _encode_q2_k, f16_at(80, 82), _encode_q2_k)
