@@ -5,10 +5,7 @@ from __future__ import annotations
 import struct
 
 KINDS = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64")
-CODES = {
-    **{"u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "i32": "i", "f32": "f", "bool": "?"},
-    **{"u64": "Q", "i64": "q", "f64": "d"},
-}
+CODES = dict(zip(KINDS, "BbHhIif?**Qqd"))  # of the module struct; strings and arrays have none
 
 
 def string(text):

@@ -162,9 +162,7 @@ def test_options(family_path, worse_path, text_path):
     assert short["positions"] == whole["positions"]
     assert short["window"] == 8
     assert short["perplexity"] != whole["perplexity"]
-    piped = run(
-        worse_path, "--against", family_path("llama"), "-d", "reference", "--text", "-", "--json", text=TEXT
-    )
+    piped = run(worse_path, "--against", family_path("llama"), "-d", "reference", "--text", "-", "--json", text=TEXT)
     assert json.loads(piped.stdout)["kl"] == whole["kl"]
 
 

@@ -145,7 +145,7 @@ def test_threads_and_pieces_change_nothing(matrices, rows, threads, kind):
         quantize(source, Path(folder) / "out.gguf", kind, threads=threads)
         with jf.gguf.open(Path(folder) / "out.gguf") as file:
             for name, values in (("a.weight", array), ("b.weight", array[0])):
-                if values.shape[0] > 1 or values.ndim > 2 and values.size > 64:
+                if values.shape[0] > 1 or (values.ndim > 2 and values.size > 64):
                     assert bytes(file.tensors[name].data) == DTYPES[kind].encode(values).tobytes()
 
 
@@ -312,7 +312,8 @@ def test_importance_goes_to_each_matrix_of_a_stack(tmp_path):
 
 
 def test_importance_changes_the_mix(tmp_path):
-    source = made(tmp_path, {"blk.0.ffn_down.weight": matrix(), "o.weight": matrix()}, {"llama.block_count": ("u32", 8)})
+    arrays = {"blk.0.ffn_down.weight": matrix(), "o.weight": matrix()}
+    source = made(tmp_path, arrays, {"llama.block_count": ("u32", 8)})
     path = importance_file(tmp_path, {"o.weight": (np.ones((1, 512)), [1])})
     quantize(source, tmp_path / "out.gguf", "q4_0", importance=path)
     with jf.gguf.open(tmp_path / "out.gguf") as file:
@@ -481,7 +482,8 @@ def test_the_command(family_path, tmp_path):
     again = run(family_path("llama_quantised"), tmp_path / "out.gguf", "Q4_K_M")
     assert (again.exit_code, again.stdout) == (1, "")
     assert "is there already" in again.stderr
-    assert run(family_path("llama_quantised"), tmp_path / "out.gguf", "Q4_K_M", "--force", "--threads", 1).exit_code == 0
+    forced = run(family_path("llama_quantised"), tmp_path / "out.gguf", "Q4_K_M", "--force", "--threads", 1)
+    assert forced.exit_code == 0
 
 
 def test_notes(tmp_path):

@@ -32,8 +32,17 @@ _TYPES = {
     "f64": GGUFValueType.FLOAT64,
 }
 _NUMBERS = {
-    **{"u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2", "u32": "<u4", "i32": "<i4", "f32": "<f4"},
-    **{"bool": "?", "u64": "<u8", "i64": "<i8", "f64": "<f8"},
+    "u8": "u1",
+    "i8": "i1",
+    "u16": "<u2",
+    "i16": "<i2",
+    "u32": "<u4",
+    "i32": "<i4",
+    "f32": "<f4",
+    "bool": "?",
+    "u64": "<u8",
+    "i64": "<i8",
+    "f64": "<f8",
 }
 
 
@@ -76,7 +85,11 @@ class _Writer(GGUFWriter):
     """Writes arrays as they were read. The package guesses the types of arrays in arrays, and refuses empty ones."""
 
     def _pack_val(
-        self, val: Any, vtype: GGUFValueType, add_vtype: bool, sub_type: GGUFValueType | None = None  # noqa: FBT001
+        self,
+        val: Any,
+        vtype: GGUFValueType,
+        add_vtype: bool,  # noqa: FBT001 - the package's own signature
+        sub_type: GGUFValueType | None = None,
     ) -> bytes:
         if not isinstance(val, jf.gguf.Array):
             return super()._pack_val(val, vtype, add_vtype, sub_type)

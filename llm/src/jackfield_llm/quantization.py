@@ -1,20 +1,19 @@
 """Which tensor of a model gets which type when a file is quantised. Names and numbers in, names out; no file is read.
 
-The mixes are those of llama.cpp, so that a file type means the same in both: its source (build 11434) was read for the
-rules, and its `llama-quantize --dry-run` was run on made models whose tables the tests hold. docs/quantize.md tells the
-rules in words.
+All is as llama.cpp (build 11434) has it, so that a file type means the same in both: its `llama-quantize --dry-run` was
+run on made models, and the tests hold its answers. docs/quantize.md tells it in words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jackfield_llm.errors import QuantizationError
+from jackfield_llm.mixes import LOWEST, At, Model, rule
 
-__all__ = ["FILE_TYPES", "Choice", "FileType", "Model", "Tensor", "assign", "block", "fallback", "file_type", "model_facts"]
+__all__ = ["FILE_TYPES", "Choice", "FileType", "Tensor", "assign", "block", "fallback", "file_type", "is_quantised"]
 
 
 @dataclass(frozen=True)
@@ -96,55 +95,6 @@ class Tensor:
     dtype: str
 
 
-@dataclass(frozen=True)
-class Model:
-    """What a decision needs of a model. importance: whether an importance file is given."""
-
-    architecture: str = ""
-    layers: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    experts: int = 0
-    importance: bool = False
-
-    @property
-    def shared(self) -> int:
-        """Query heads that share a key and value head, rounded down."""
-        return self.heads // self.kv_heads if self.kv_heads else 0
-
-    @property
-    def seventy(self) -> bool:
-        """Whether llama.cpp takes this for a model of 70 billion weights: it knows them by their layers."""
-        if self.architecture == "llama":
-            return self.layers == 80 and self.heads != self.kv_heads
-        return self.layers == _LAYERS_OF_70B.get(self.architecture, -1)
-
-
-_LAYERS_OF_70B = {"qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
-
-
-def model_facts(metadata: Mapping[str, Any], *, importance: bool = False) -> Model:
-    """The facts, as metadata tells them; what it does not tell counts as 0, as in llama.cpp."""
-    architecture = metadata.get("general.architecture")
-    architecture = architecture if isinstance(architecture, str) else ""
-
-    def number(name: str, default: int) -> int:
-        value = metadata.get(f"{architecture}.{name}", default)
-        if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
-            value = value[0]  # one a layer: llama.cpp asks the first
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
-
-    heads = number("attention.head_count", 0)
-    return Model(
-        architecture=architecture,
-        layers=number("block_count", 0),
-        heads=heads,
-        kv_heads=number("attention.head_count_kv", heads),
-        experts=number("expert_count", 0),
-        importance=importance,
-    )
-
-
 # ---- which tensors are quantised at all
 
 # Names with one of these parts stay as they are: norms, routers, small convolutions and states, positions.
@@ -159,8 +109,8 @@ _KEPT = (
     "shortconv.conv.weight",
     "indexer.k_proj.weight",
     "indexer.q_proj.weight",
-    *(f"time_mix_{part}.weight" for part in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2")),
-    *(f"time_mix_{part}.weight" for part in ("decay_w1", "decay_w2", "lerp_fused")),
+    *(f"time_mix_{part}.weight" for part in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2")),
+    *(f"time_mix_{part}.weight" for part in ("g1", "g2", "decay_w1", "decay_w2", "lerp_fused")),
     "attn_rel_b.weight",
     ".position_embd",
     "sam.pos_embd",
@@ -212,7 +162,7 @@ def role(name: str) -> str:
 
 _BLOCKS = {
     **dict.fromkeys(("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64"), 1),
-    **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4"), 32),
+    **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "iq4_nl", "mxfp4"), 32),
     **dict.fromkeys(("nvfp4", "q2_0"), 64),
     "q1_0": 128,
 }  # the others: 256
@@ -241,9 +191,7 @@ def fallback(dtype: str, columns: int) -> str:
     return smaller if columns % block(smaller) == 0 else "f16"
 
 
-# ---- the mixes
-
-_LOWEST = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
+# ---- the choice
 
 
 @dataclass
@@ -259,143 +207,32 @@ class _Mixer:
 
     def choose(self, tensor: Tensor) -> str:
         """The dtype before fallbacks."""
-        kind, name = role(tensor.name), self.file.name
+        kind = role(tensor.name)
         if kind == "output" or (kind == "token_embd" and self.tied):
             return self._output(tensor)
-        if name == "MXFP4_MOE":
+        if self.file.name == "MXFP4_MOE":
             return "mxfp4" if len(tensor.shape) > 2 and tensor.shape[-3] > 1 else "q8_0"
-        if kind == "token_embd":
-            return _EMBEDDINGS.get(name, self.file.main)
         index = self.met.get(kind, 0)
         self.met[kind] = index + 1
-        if name in _LOWEST:
-            return self._lowest(kind, index)
-        if kind == "v":
-            return self._values(index)
-        if kind in ("down", "gate", "up") and self.model.experts > 1:
+        lowest = self.file.name in LOWEST
+        if kind in ("down", "gate", "up") and self.model.experts > 1 and not lowest:
             index = _layer(tensor.name, index)  # experts do not come in order, so their names say where they are
-        if kind == "down":
-            return self._down(index)
-        if kind in ("gate", "up"):
-            inner = name == "IQ3_XS" and self._eighth() <= index < 7 * self.model.layers // 8
-            return "iq3_xxs" if inner else self.file.main
-        if kind in ("k", "q"):
-            return self._keys_and_queries(kind)
-        return self._attention_output() if kind == "attn_output" else self.file.main
-
-    def _eighth(self) -> int:
-        return self.model.layers // 8
+        chosen = rule(kind, self.file.name, At(index, self.v_tensors, self.model)) or self.file.main
+        if kind == "v" and self.model.seventy and not lowest and chosen in ("q3_K", "q4_K"):
+            return "q5_K"
+        return chosen
 
     def _output(self, tensor: Tensor) -> str:
         name, main = self.file.name, self.file.main
         if self.output_type is not None:
             return self.output_type
         unfit = tensor.shape[-1] % block(main) != 0
-        if name == "MXFP4_MOE" or self.model.architecture == "falcon" or unfit:
+        if name == "MXFP4_MOE" or main == "q8_0" or self.model.architecture == "falcon" or unfit:
             return "q8_0"
-        if name in _LOWEST or name == "IQ3_XXS":
-            return "q5_K"
-        return main if main == "q8_0" else "q6_K"
-
-    def _lowest(self, kind: str, index: int) -> str:
-        """The file types of two bits and less."""
-        name, model = self.file.name, self.model
-        better = "iq3_s" if name in ("IQ2_S", "IQ2_M") else "q2_K"
-        if kind == "v":
-            return "q4_K" if model.shared >= 4 or model.experts >= 4 else better
-        if kind == "k" and model.experts == 8:
-            return "q4_K"
-        if kind == "down" and index < self._eighth():
-            return better
-        if kind == "attn_output":
-            if model.experts == 8:
-                return "q5_K"
-            return {"IQ1_S": "iq2_xxs", "IQ1_M": "iq2_xxs", "IQ2_S": "iq3_s", "IQ2_M": "iq3_s"}.get(name, self.file.main)
-        return self.file.main
-
-    def _values(self, index: int) -> str:
-        model = self.model
-        if model.experts == 8:
-            return "q8_0"
-        chosen = self._plain_values(index)
-        return "q5_K" if model.seventy and chosen in ("q3_K", "q4_K") else chosen
-
-    def _plain_values(self, index: int) -> str:
-        name, main, shared = self.file.name, self.file.main, self.model.shared >= 4
-        if name == "Q2_K":
-            return "q4_K" if shared else "q3_K"
-        if name == "IQ3_XXS":
-            return "q4_K" if shared else main if self.model.importance else "iq3_s"
-        if name in ("Q2_K_S", "IQ3_XS", "IQ3_S"):
-            return "q4_K" if shared else main
-        if name in ("IQ4_NL", "IQ4_XS"):
-            return "q5_K" if shared else main
-        if name == "Q3_K_M":
-            return "q5_K" if index < 2 else "q4_K"
-        if name in ("Q4_K_M", "Q5_K_M"):
-            return "q6_K" if more_bits(index, self.v_tensors) else main
-        if name == "Q4_K_S":
-            return "q5_K" if index < 4 else main
-        return {"IQ3_M": "q4_K", "Q3_K_L": "q5_K"}.get(name, main)
-
-    def _keys_and_queries(self, kind: str) -> str:
-        if kind == "k" and self.model.experts == 8:
-            return "q8_0"
-        return {"IQ3_XS": "iq3_xxs", "IQ3_XXS": "iq2_s"}.get(self.file.name, self.file.main)
-
-    def _down(self, index: int) -> str:
-        name, main, model = self.file.name, self.file.main, self.model
-        falcon, early = model.architecture == "falcon", index < self._eighth()
-        more = more_bits(index, model.layers)
-        if name == "Q2_K":
-            return "q3_K"
-        if name == "Q2_K_S":
-            return "q4_K" if early else main
-        if name == "IQ3_XXS":
-            return main if model.importance else "q4_K" if early else "q3_K"
-        if name == "Q3_K_M":
-            first = index < model.layers // 16
-            return "q5_K" if first else main if falcon and not more else "q4_K"
-        if name == "Q3_K_L":
-            return "q4_K" if falcon else "q5_K"
-        if name == "IQ3_M":
-            return "q4_K" if early or (model.experts == 8 and more) else main
-        if name == "Q4_K_M" and falcon:
-            return "q6_K" if index < model.layers // 16 else "q5_K" if more else main
-        if name in ("Q4_K_M", "Q5_K_M"):
-            return "q6_K" if more else main
-        if name == "Q4_K_S":
-            return "q5_K" if early and not falcon else main
-        if early and not model.importance:
-            return {"IQ4_NL": "q5_K", "IQ4_XS": "q5_K"}.get(name, main)
-        return {"Q4_0": "q4_1", "Q5_0": "q5_1"}.get(name, main) if early else main
-
-    def _attention_output(self) -> str:
-        name, main = self.file.name, self.file.main
-        if self.model.architecture == "falcon":
-            return "q4_K" if name == "Q3_K_L" else main
-        if self.model.experts == 8:
-            return "q5_K" if name in _BETTER_FOR_8_EXPERTS else main
-        return _ATTENTION_OUTPUT.get(name, main)
+        return "q5_K" if name == "IQ3_XXS" or name in LOWEST else "q6_K"
 
 
-_EMBEDDINGS = {
-    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"), "q2_K"),
-    **dict.fromkeys(("IQ2_S", "IQ2_M", "IQ3_XXS"), "iq3_s"),
-    **dict.fromkeys(("TQ1_0", "TQ2_0", "Q2_0"), "q4_K"),
-}
-_ATTENTION_OUTPUT = {"Q2_K": "q3_K", "IQ3_XXS": "iq3_s", "Q3_K_M": "q4_K", "IQ3_M": "q4_K", "Q3_K_L": "q5_K"}
-_BETTER_FOR_8_EXPERTS = (
-    *("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M"),
-    *("IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M", "IQ4_NL", "IQ4_XS"),
-)
 _BLOCK_NAME = re.compile(r"blk\.(\d{1,9})\.")
-
-
-def more_bits(index: int, count: int) -> bool:
-    """Whether this one of `count` layers gets more bits: the first and last eighth, and every third between."""
-    eighth = count // 8
-    return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
 
 def _layer(name: str, otherwise: int) -> int:

@@ -19,8 +19,9 @@ import jackfield as jf
 from jackfield_llm.errors import QuantizationError, shown
 from jackfield_llm.gguf_header import Entry, write_header
 from jackfield_llm.importance import Importance, read_importance
+from jackfield_llm.mixes import model_facts
 from jackfield_llm.progress import Report
-from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type, model_facts
+from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type
 from jackfield_llm.whole_file import whole_file
 
 __all__ = ["Summary", "quantize"]
@@ -244,8 +245,8 @@ def _recoded(
         raise QuantizationError(f"tensor {shown(tensor.name)}, rows from {first}: {e}") from e
     if not new.is_block and np.isfinite(values).all() and not np.isfinite(new.decode(coded)).all():
         raise QuantizationError(
-            f"tensor {shown(tensor.name)}, rows from {first}: holds {np.abs(values).max():g}, more than {new.name} can; "
-            "take bf16 or f32"
+            f"tensor {shown(tensor.name)}, rows from {first}: holds {np.abs(values).max():g}, "
+            f"more than {new.name} can; take bf16 or f32"
         )
     return raw.nbytes, coded
 

@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all: written beside its place under a hidden name, and renamed when it is done."""
+"""A file that is there whole or not at all: written beside its place under a hidden name, renamed when it is done."""
 
 from __future__ import annotations
 
