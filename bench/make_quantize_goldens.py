@@ -4,10 +4,10 @@
 
 Each model of tests/golden/quantize is written as a file of zeros and shown to `llama-quantize --dry-run` once a file
 type. The answers go to `tests/golden/quantize/mixes.json`: `types` names the types, `models` has for each model and
-file type a string with a character a tensor, in the order of `MixModel.tensors`, which is the place of its type in `types`
-counted from `A`; null where llama.cpp refuses. Some of the tiny models of tests/golden/families are quantised in
-earnest: `bytes` has for each, and for each type whose rounding is fixed, the sha256 of the tensors' bytes, by the order
-of their names. `llama-quantize` is the one of --quantize, or it is built in the peer's folder (`peer.py`).
+file type a string with a character a tensor, in the order of `MixModel.tensors`, which is the place of its type in
+`types` counted from `A`; null where llama.cpp refuses. Some of the tiny models of tests/golden/families are quantised
+in earnest: `bytes` has for each, and for each type whose rounding is fixed, the sha256 of the tensors' bytes, by the
+order of their names. `llama-quantize` is the one of --quantize, or it is built in the peer's folder (`peer.py`).
 """
 
 from __future__ import annotations
