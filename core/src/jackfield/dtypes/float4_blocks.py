@@ -72,7 +72,7 @@ def _bad_mxfp4(blocks: U8) -> Bad:
 
 
 def _bad_nvfp4(blocks: U8) -> Bad:
-    return (blocks[:, :4] > _TOP).any(axis=1)
+    return np.asarray((blocks[:, :4] > _TOP).any(axis=1))
 
 
 MXFP4 = Codec(_decode_mxfp4, _encode_mxfp4, _bad_mxfp4)
