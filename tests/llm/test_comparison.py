@@ -16,6 +16,7 @@ from jackfield.cli.app import app
 from jackfield_llm import eval_command
 from jackfield_llm.comparison import check_vocabularies, compare_models, default_text, default_window, windows
 from jackfield_llm.errors import EvaluationError
+from jackfield_llm.progress import Bar
 from jackfield_llm.quantized_file import quantize
 
 TEXT = "the rain in spain stays mainly on the plain, and so on and on."
@@ -230,3 +231,13 @@ def test_parts_of_logits_are_the_logits(family_path):
         assert len(parts) > 1
         assert np.array_equal(np.concatenate(parts), model.logits(ids))
         assert list(model.logit_parts([])) == []
+
+
+def test_the_bar_counts_steps(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    with Bar(always=True, steps=True) as bar:
+        bar("comparing", 3, 40)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "comparing" in err
+    assert "3/40" in err

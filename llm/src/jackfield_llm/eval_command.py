@@ -36,7 +36,7 @@ __all__ = ["evaluate"]
     "--context", type=click.IntRange(min=2), help="Tokens evaluated together. Default: 512, or what the models know."
 )
 @click.option("--tokens", type=click.IntRange(min=2), help="At most so many tokens of the text. Default: all.")
-@click.option("-d", "--device", metavar="SELECTION", help="Devices such as cpu or cuda:0+cpu. Default: the best.")
+@click.option("-d", "--device", metavar="SELECTION", help="Devices, such as cpu or reference. Default: the best.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def evaluate(
     *,
