@@ -13,6 +13,7 @@ import click
 from jackfield.errors import DeviceNameError, Error
 
 from .devices import devices
+from .diff import diff
 from .doctor import doctor
 from .explain import explain
 
@@ -94,7 +95,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (devices, doctor, explain):
+for _command in (devices, diff, doctor, explain):
     app.add_command(_command)
 
 
