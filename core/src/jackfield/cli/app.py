@@ -12,6 +12,7 @@ import click
 
 from jackfield.errors import DeviceNameError, Error
 
+from .conform import conform
 from .devices import devices
 from .diff import diff
 from .doctor import doctor
@@ -95,7 +96,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (devices, diff, doctor, explain):
+for _command in (conform, devices, diff, doctor, explain):
     app.add_command(_command)
 
 

@@ -35,6 +35,7 @@ class Example:
 
     case: its number in the declaration. dtype: the one under test. draws: what to put into each operand that is there.
     views: how each operand lies: the Spec with its strides, and its offset in the dense tensor `bases` it is cut from.
+    seed: other numbers for the same description.
     """
 
     op: Op
@@ -45,11 +46,24 @@ class Example:
     views: Mapping[str, View]
     bases: Mapping[str, Spec]
     attrs: Attrs
+    seed: int = 0
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {view.spec}" for name, view in self.views.items())
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items() if v != self.op.defaults.get(k, object()))
         return f"{self.op.name} case {self.case} {self.layout}: {shapes}{attrs}"
+
+    @property
+    def id(self) -> str:
+        """Op, dtypes, shapes with attributes, and layout, as `sum/f32/2x3-axis=0/sliced`; mostly unique."""
+        names = [view.spec.dtype.name for name, view in self.views.items() if self.draws[name].dtype is None]
+        dtypes = names[:1] if len(set(names)) == 1 else names or [self.dtype.name]
+        shapes = [
+            f"{name}={_extents(view.spec.shape)}" if name in self.op.optional else _extents(view.spec.shape)
+            for name, view in self.views.items()
+        ]
+        attrs = [f"{k}={v}".replace(" ", "") for k, v in self.attrs.items() if v != self.op.defaults.get(k, object())]
+        return f"{self.op.name}/{'+'.join(dtypes)}/{'-'.join([*shapes, *attrs])}/{self.layout}"
 
     @property
     def specs(self) -> tuple[Spec | None, ...]:
@@ -69,12 +83,17 @@ class Example:
 
     def _array(self, name: str) -> Array:
         draw, spec = self.draws[name], self.views[name].spec
-        seed = zlib.crc32(f"{self.op.name} {self.case} {name}".encode())
+        text = f"{self.op.name} {self.case} {name}" + (f" {self.seed}" if self.seed else "")
+        seed = zlib.crc32(text.encode())
         array = drawn(draw, spec.dtype, np.random.default_rng(seed))
         if self.layout == "broadcast" and not spec.is_dense:
             at = tuple(slice(0, 1) if s == 0 else slice(None) for s in spec.byte_strides)
             array = np.broadcast_to(array[at], array.shape)
         return array
+
+
+def _extents(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
@@ -91,8 +110,13 @@ def _stored_shape(shape: Shape, dtype: DType) -> Shape:
     return Spec(dtype, shape).units
 
 
-def examples(op: Op) -> Iterator[Example]:
+def examples(op: Op, seed: int = 0) -> Iterator[Example]:
     """Every example of an op: each case in each dtype; then other layouts; then without optional operands."""
+    for example in _examples(op):
+        yield replace(example, seed=seed) if seed else example
+
+
+def _examples(op: Op) -> Iterator[Example]:
     for number, case in enumerate(op.cases):
         if case.raises is not None:
             continue
