@@ -54,7 +54,8 @@ def verdict(example: Example, outcome: Outcome) -> Verdict:
     want, faults = expected(example)
     found = (
         compare(example, outcome.result, want),
-        faults_agree(example.op, faults, outcome.fault),
+        # no plan runs a step for an empty result: what a device finds in its operands is neither asked nor forbidden
+        faults_agree(example.op, faults, outcome.fault) if want.size else "",
         outcome.damage,
     )
     return Verdict(tuple(text for text in found if text), _max_ulp(outcome.result, want))
