@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from jackfield.conformance.trials import Trial, Trials
 from jackfield.errors import AttributeValueError
 
-from . import buffers, claims, ops
+from . import buffers, claims, coverage, errors, guards, lifecycle, ops, views
 
 __all__ = ["DEFAULT", "SUITES", "chosen", "trials_of"]
 
@@ -15,6 +15,11 @@ SUITES: dict[str, Trials] = {
     "claims": claims.trials,
     "ops": ops.trials,
     "buffers": buffers.trials,
+    "lifecycle": lifecycle.trials,
+    "errors": errors.trials,
+    "views": views.trials,
+    "guards": guards.trials,
+    "coverage": coverage.trials,
 }
 
 ON_DEMAND = frozenset({"coverage"})  # asks for ops that no backend owes anybody
