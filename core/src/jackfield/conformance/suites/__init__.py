@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from jackfield.conformance.trials import Trial, Trials
 from jackfield.errors import AttributeValueError
 
-from . import buffers, claims, coverage, errors, guards, lifecycle, ops, views
+from . import block_dtypes, buffers, claims, coverage, errors, guards, lifecycle, ops, packed, views
 
 __all__ = ["DEFAULT", "SUITES", "chosen", "trials_of"]
 
@@ -18,6 +18,8 @@ SUITES: dict[str, Trials] = {
     "lifecycle": lifecycle.trials,
     "errors": errors.trials,
     "views": views.trials,
+    "block-dtypes": block_dtypes.trials,
+    "packed": packed.trials,
     "guards": guards.trials,
     "coverage": coverage.trials,
 }
