@@ -2,7 +2,9 @@
 
 Decoding was checked bit for bit against the package `gguf` (0.19): products are rounded in the order scale times
 coded scale, times quant, minus coded minimum. The encoders are our own least-squares fits over a few trial scales;
-other encoders may pick other bytes, so what is promised is the error (tests hold the table).
+other encoders may pick other bytes, so what is promised is the error (tests hold the table). A backend that encodes
+must give the bytes of these: every step is one IEEE f32 operation, sums have an order of their own, and the sign of a
+zero never reaches a byte.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def _fit_affine(x: F32, steps: int, first: float, trials: int) -> tuple[F32, F32
     span = x.max(axis=1, keepdims=True) - low
     flat = span < _TINY
     span[flat] = 1
-    w = np.sqrt(np.square(x).mean(axis=1, keepdims=True)) + np.abs(x)
+    w = np.sqrt(_total(np.square(x)) / np.float32(32)) + np.abs(x)
     sw, swx = _total(w), _total(w * x)
     scale, offset = span / np.float32(steps), low
     best = _total(w * np.square(scale * _grid(x, low, 1 / scale, steps) + offset - x))
@@ -97,7 +99,14 @@ def _fit_affine(x: F32, steps: int, first: float, trials: int) -> tuple[F32, F32
 
 
 def _total(x: F32) -> F32:
-    return x.sum(axis=1, keepdims=True)
+    """Sums of the rows of x (m, 16 or 32): f32 (m, 1). Eight running sums, then pairs of neighbours: a fixed order."""
+    eights = x.reshape(len(x), -1, 8)
+    total = eights[:, 0]
+    for i in range(1, eights.shape[1]):
+        total = total + eights[:, i]
+    while total.shape[1] > 1:
+        total = total[:, 0::2] + total[:, 1::2]
+    return total
 
 
 def _grid(x: F32, low: F32, inverse: F32, steps: int) -> F32:
@@ -106,8 +115,8 @@ def _grid(x: F32, low: F32, inverse: F32, steps: int) -> F32:
 
 def _code63(values: F32) -> tuple[F32, U8]:
     """Common factor (n, 1) and 6-bit codes (n, 8) of values >= 0, relative to the largest."""
-    top = values.max(axis=1, keepdims=True)
-    codes = np.rint(values * np.where(top > 0, 63 / top, 0))
+    top = values.max(axis=1, keepdims=True) + np.float32(0)  # -0 becomes 0
+    codes = np.rint(values * np.where(top > _TINY, 63 / top, 0))
     return top / np.float32(63), np.clip(codes, 0, 63).astype(np.uint8)
 
 
