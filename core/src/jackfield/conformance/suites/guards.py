@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from jackfield.conformance.cases import Example, examples
+from jackfield.conformance.check import compare, expected
 from jackfield.conformance.derived import derived
 from jackfield.conformance.direct import GUARD, NAN_GUARD, run
 from jackfield.conformance.trials import Subject, Trial
@@ -32,7 +33,10 @@ def trials(seed: int) -> Iterator[Trial]:
 
 
 def keeps_to_itself(example: Example, subject: Subject) -> list[str]:
-    """Run between harmless bytes and between NaN: both stay as they are, and the result is the same."""
+    """Run between harmless bytes and between NaN: both stay as they are, and the result is the same.
+
+    A result that takes its operand's place must also be right: what it overwrites may still be needed.
+    """
     between = {
         what: run(example, subject.backend, subject.device, guard)
         for what, guard in (("small numbers", GUARD), ("NaN", NAN_GUARD))
@@ -41,4 +45,6 @@ def keeps_to_itself(example: Example, subject: Subject) -> list[str]:
     a, b = (outcome.result for outcome in between.values())
     if a.tobytes() != b.tobytes():
         found.append("what lies outside the operands changes the result: it is read")
+    if example.layout == "inplace" and (text := compare(example, a, expected(example)[0])):
+        found.append(f"over its operand: {text}")
     return found
