@@ -210,9 +210,10 @@ class _Side:
     def example(self, node: Tensor) -> Example:
         """The node as the kit knows it, with this side's data."""
         op = OPS[node.op]
-        arrays = tuple(None if o is None else self._array(o) for o in node.operands)
-        views = {name: View(o.spec, 0) for name, o in zip(op.operands, node.operands, strict=True) if o is not None}
-        return _Given(op, -1, node.dtype, "dense", {}, views, {}, node.attrs, given=arrays)
+        present = {name: o for name, o in zip(op.operands, node.operands, strict=True) if o is not None}
+        views = {name: View(o.spec, 0) for name, o in present.items()}
+        arrays = {name: self._array(o) for name, o in present.items()}
+        return Example(op, -1, node.dtype, "dense", {}, views, {}, node.attrs, given=arrays)
 
     def _array(self, operand: Tensor) -> Array:
         origin, offset = root(operand)
@@ -270,16 +271,6 @@ class _Side:
             return known[origin]
 
         return _posed(node, leaf)
-
-
-@dataclass(frozen=True)
-class _Given(Example):
-    """An example whose data is there."""
-
-    given: tuple[Array | None, ...] = ()
-
-    def arrays(self) -> list[Array | None]:
-        return list(self.given)
 
 
 def _constant(raw: Bytes, shape: tuple[int, ...], dtype: DType) -> Tensor:

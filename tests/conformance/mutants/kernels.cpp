@@ -611,6 +611,7 @@ void run_steps(const Step* steps, int64_t count, Found* found) {
 }
 
 void pack_q4_0(const char* plain, char* packed, int64_t rows, int64_t blocks, int64_t row_nbytes, int64_t limit) {
+    std::memset(packed, 0, size_t(limit));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t b = 0; b < blocks; b++) {
             const char* block = plain + (r * blocks + b) * 18;

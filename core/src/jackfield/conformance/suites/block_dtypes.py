@@ -9,13 +9,16 @@ from functools import partial
 import numpy as np
 
 from jackfield.backend import Attr, Reason
-from jackfield.conformance.cases import Example, made, raw_blocks
+from jackfield.conformance.cases import Example, examples, made, raw_blocks
 from jackfield.conformance.check import judged
+from jackfield.conformance.direct import refused, step_of
 from jackfield.conformance.trials import Refused, Subject, Trial, Verdict
 from jackfield.dtypes import DTYPES, DType, f32, i32
 from jackfield.dtypes.arrays import element
 from jackfield.op import OPS, Array, Draw, values
 from jackfield.spec import Spec, View
+
+from .claims import RUNNING
 
 __all__ = ["trials"]
 
@@ -40,6 +43,8 @@ def trials(seed: int) -> Iterator[Trial]:
             yield Trial(f"block-dtypes/encode/{dtype}/scale-{scale:g}", partial(encodes, dtype.name, scale, seed))
         yield Trial(f"block-dtypes/encode/{dtype}/put_rows", partial(puts, dtype.name, seed))
         yield Trial(f"block-dtypes/encode/{dtype}/not-finite", partial(bad_blocks, dtype.name, seed))
+    for name in RUNNING:
+        yield Trial(f"block-dtypes/reserved/{name}", partial(reserves_what_it_may, name, seed))
 
 
 def blocks_of(dtype: DType, edge: str, count: tuple[int, int], rng: np.random.Generator) -> Array:
@@ -158,6 +163,23 @@ def bad_blocks(dtype: str, seed: int, subject: Subject) -> list[str]:
         example = made(OPS["cast"], {"x": wrong}, dtype=dtype)
         mistakes += [f"cast of {value} to {dtype}: {text}" for text in _verdict(example, subject).mistakes]
     return mistakes
+
+
+def reserves_what_it_may(name: str, seed: int, subject: Subject) -> list[str]:
+    """Room for a result: never less than its bytes, and more only as row padding of a block dtype."""
+    reason: Reason | str | None = Reason(f"{name} has no dense case", "other")
+    tried = False
+    for example in examples(OPS[name], seed):
+        step = step_of(example)
+        if example.layout != "dense" or (reason := refused(step, subject.backend, subject.device)) is not None:
+            continue
+        tried = True
+        reserved, needed = subject.device.result_nbytes(step), step.result.nbytes
+        if reserved < needed or (reserved > needed and not step.result.dtype.is_block):
+            return [f"{step} reserves {reserved} bytes, the result has {needed}"]
+    if not tried:
+        raise Refused(reason)
+    return []
 
 
 def _coded(dtype: str) -> DType:
