@@ -7,7 +7,20 @@ from collections.abc import Iterable, Iterator
 from jackfield.conformance.trials import Trial, Trials
 from jackfield.errors import AttributeValueError
 
-from . import block_dtypes, buffers, claims, coverage, errors, guards, lifecycle, ops, packed, views
+from . import (
+    block_dtypes,
+    buffers,
+    claims,
+    coverage,
+    errors,
+    guards,
+    lifecycle,
+    memory,
+    ops,
+    packed,
+    threads,
+    views,
+)
 
 __all__ = ["DEFAULT", "SUITES", "chosen", "trials_of"]
 
@@ -20,6 +33,8 @@ SUITES: dict[str, Trials] = {
     "views": views.trials,
     "block-dtypes": block_dtypes.trials,
     "packed": packed.trials,
+    "memory": memory.trials,
+    "threads": threads.trials,
     "guards": guards.trials,
     "coverage": coverage.trials,
 }
