@@ -383,6 +383,13 @@ def test_inputs_are_drawn_by_seed_or_taken():
     assert taken[0] == [[8, 9, 10, 11], [0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize("dtype", [jf.q4_K, jf.q8_0, jf.bool_, jf.f64])
+def test_inputs_of_any_dtype(dtype):
+    x = jf.input("x", (2, 256), dtype)
+    (node,) = diff(jf.ops.contiguous(x), "reference", "sim").nodes
+    assert node.verdict == "equal"
+
+
 def test_what_is_not_there_is_said_before_anything_runs():
     y = jf.ops.tanh(jf.input("x", (3,)))
     with pytest.raises(PlanError, match="there is no input or state 'z'; the graph has: x"):

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from .backend import Place
 from .conformance import Example, compare, expected
+from .conformance.cases import raw_blocks
 from .dtypes import DType, bool_
 from .dtypes.arrays import as_bytes, convert, element, widened
-from .errors import DeviceError, DTypeError, PlacementError, PlanError
+from .errors import DeviceError, PlacementError, PlanError
 from .graph import ArraySource, Attrs, Tensor, constant, root, source_bytes, state, view
 from .graph import input as graph_input
 from .hosting import HostType, array_of, bytes_of
@@ -160,16 +161,15 @@ def _handed(tensor: Tensor, value: Any) -> Bytes:
 
 def _drawn(tensor: Tensor, rng: np.random.Generator) -> Bytes:
     dtype, shape = tensor.dtype, tensor.shape
+    if dtype.is_block:
+        return _raw(raw_blocks(dtype, tensor.spec.units, rng))
     if dtype is bool_:
         values: Array = rng.random(shape) < 0.5
     elif dtype.is_integer:
         values = np.broadcast_to(np.arange(shape[-1] if shape else 1).reshape(shape[-1:]), shape)
     else:
         values = rng.standard_normal(shape).astype(np.float32)
-    try:
-        return _raw(convert(values, dtype)[0])
-    except DTypeError as e:
-        raise PlanError(f"input {tensor.name!r}: no {dtype} can be drawn ({e}); give its bytes") from e
+    return _raw(convert(values, dtype)[0])
 
 
 def _raw(array: Array) -> Bytes:
