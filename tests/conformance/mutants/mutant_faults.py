@@ -13,10 +13,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jackfield.backend import Backend, Buffer, Device, DeviceError, Group, Kernel, OutOfMemory, Place, Program, Reason, Step, Target
-from jackfield.backend import Spec, Usage
+from mutant_native import (
+    KERNELS,
+    KIND,
+    Library,
+    NativeBackend,
+    NativeBuffer,
+    NativeDevice,
+    NativeProgram,
+    QueueDevice,
+    address,
+)
 
-from mutant_native import KIND, KERNELS, Library, NativeBackend, NativeBuffer, NativeDevice, NativeProgram, QueueDevice, address
+from jackfield.backend import (
+    Backend,
+    Buffer,
+    Device,
+    DeviceError,
+    Group,
+    Kernel,
+    OutOfMemory,
+    Place,
+    Program,
+    Reason,
+    Spec,
+    Step,
+    Target,
+    Usage,
+)
 
 __all__ = ["MUTANTS", "SLOW_QUEUE", "Mutant", "backend"]
 
@@ -292,7 +316,7 @@ class Mutant:
     suite: str
     ops: tuple[str, ...] = ()
     also: frozenset[str] = frozenset()
-    made: type[NativeDevice] | type[NativeBackend] | None = None
+    made: type[NativeDevice | NativeBackend] | None = None
     holds_gil: bool = False
 
     @property
@@ -324,14 +348,14 @@ MUTANTS: dict[str, Mutant] = {
     "operand_clobbered": Mutant("guards", ("rms_norm",)),
     "cleared_before_read": Mutant("guards", ("softmax",)),
     "scratch_overrun": Mutant("guards", ("softmax",)),
-    "nibble_order": Mutant("block-dtypes", ("take_rows",)),
-    "last_block_skipped": Mutant("block-dtypes", ("linear",)),
-    "scale_as_f32": Mutant("block-dtypes", ("linear",)),
-    "block_rounding": Mutant("block-dtypes", ("cast",)),
-    "bad_block_kept": Mutant("block-dtypes", ("cast",)),
+    "nibble_order": Mutant("block-dtypes", ("cast", "take_rows", "linear")),
+    "last_block_skipped": Mutant("block-dtypes", ("cast", "take_rows", "linear")),
+    "scale_as_f32": Mutant("block-dtypes", ("cast", "take_rows", "linear")),
+    "block_rounding": Mutant("block-dtypes", ("cast", "put_rows")),
+    "bad_block_kept": Mutant("block-dtypes", ("cast", "put_rows")),
     "results_padded": Mutant("block-dtypes", made=PadsResults),
-    "packed_row_slice": Mutant("packed", ("take_rows",)),
-    "packed_too_small": Mutant("packed", ("linear",), made=PacksTooSmall),
+    "packed_row_slice": Mutant("packed", ("take_rows", "linear")),
+    "packed_too_small": Mutant("packed", ("take_rows", "linear"), made=PacksTooSmall),
     "kernel_missing": Mutant("claims", ("tanh",), made=ClaimsMore),
     "mask_ignored": Mutant("claims", ("softmax",)),
     "reason_empty": Mutant("claims", made=EmptyReasons),
@@ -347,7 +371,7 @@ MUTANTS: dict[str, Mutant] = {
     "zero_bytes_refused": Mutant("buffers", made=RefusesNothing),
     "double_free": Mutant("buffers", made=FreesTwice),
     "bad_index_followed": Mutant("errors", ("take_rows",)),
-    "fault_swallowed": Mutant("errors", ("take_rows",)),
+    "fault_swallowed": Mutant("errors", ("take_rows", "put_rows", "attention", "cast")),
     "fault_repeated": Mutant("errors", made=RepeatsFaults),
     "other_errors": Mutant("errors", made=OtherErrors),
     "prints": Mutant("errors", made=Prints),
@@ -378,9 +402,8 @@ def backend(path: str, fault: str = "") -> Backend:
 
     class OnItsDevice(NativeBackend):
         def opened(self) -> Sequence[Device]:
-            return [
-                made(library, device.name) if issubclass(made, QueueDevice) == isinstance(device, QueueDevice) else device
-                for device in super().opened()
-            ]
+            queue = issubclass(made, QueueDevice)
+            devices = super().opened()
+            return [made(library, d.name) if isinstance(d, QueueDevice) == queue else d for d in devices]
 
     return OnItsDevice(library)

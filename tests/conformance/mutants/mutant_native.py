@@ -131,9 +131,6 @@ class Library:
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> ctypes._FuncPointer:  # for type checkers: all names are set above
-        raise AttributeError(name)
-
 
 def address(data: memoryview) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data if data.nbytes else 0
@@ -161,10 +158,14 @@ def view_of(place: Place, *, units: bool = False, axis: int | None = None) -> Vi
     if axis is not None:
         shape.insert(axis, 1)
         strides.insert(axis, 0)
-    code = OTHER if units else CODES[spec.dtype.name]
-    row = packed_row_nbytes(spec) if spec.layout else 0
-    at = place.buffer.address + place.offset
-    return View(at, (ctypes.c_int64 * 4)(*padded(shape, 1)), (ctypes.c_int64 * 4)(*padded(strides, 0)), code, spec.dtype.block_nbytes, row)
+    return View(
+        place.buffer.address + place.offset,
+        (ctypes.c_int64 * 4)(*padded(shape, 1)),
+        (ctypes.c_int64 * 4)(*padded(strides, 0)),
+        OTHER if units else CODES[spec.dtype.name],
+        spec.dtype.block_nbytes,
+        packed_row_nbytes(spec) if spec.layout else 0,
+    )
 
 
 def bound(placed: PlacedStep, scratch: Place | None) -> NativeStep:
@@ -331,7 +332,9 @@ class NativeBackend(Backend):
         return (HOW.get(step.op, "any"),) * len(step.operands)
 
     def pack(self, constant: Spec, users: Sequence[Step], target: Target) -> Packing | None:
-        if constant.dtype.name != "q4_0" or not constant.size or any(u.op not in ("linear", "take_rows") for u in users):
+        if any(user.op not in ("linear", "take_rows") for user in users):
+            return None
+        if constant.dtype.name != "q4_0" or not constant.size:
             return None
         blocks, row = constant.units[-1], packed_row_nbytes(constant)
         rows = constant.nbytes // constant.row_nbytes
