@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,10 +79,9 @@ def _tried(request: Request, *, quiet: bool) -> tuple[dict[str, Any], list[Resul
     """All results, with a bar on a terminal while they come."""
     with Runner(request) as runner:
         ids = runner.ids()
-        if quiet or not click.get_text_stream("stderr").isatty():
+        if quiet or not sys.stderr.isatty():
             return runner.about, list(runner.results(ids))
-        stream = click.get_text_stream("stderr")
-        with click.progressbar(runner.results(ids), length=len(ids), label=request.device, file=stream) as bar:
+        with click.progressbar(runner.results(ids), length=len(ids), label=request.device, file=sys.stderr) as bar:
             return runner.about, list(bar)
 
 

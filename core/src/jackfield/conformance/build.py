@@ -116,8 +116,8 @@ class Bench:
             main = self.alloc(start + (len(used) + 1) * stride)
             places = [Place(main, start + i * stride, spec) for i in range(len(used) + 1)]
         operands = tuple(places[used.index(i)] if i in used else None for i in range(len(step.operands)))
-        program = self.compile([PlacedStep(step, operands, places[-1])])
-        vector = Vector(self, name, program, [places[used.index(i)] for i in used], places[-1])
+        placed = PlacedStep(step, operands, places[-1])
+        vector = Vector(self, name, placed, self.compile([placed]), [places[used.index(i)] for i in used], places[-1])
         vector.put(self.floats(count, mark))
         return vector
 
@@ -128,6 +128,7 @@ class Vector:
 
     bench: Bench
     op: str
+    placed: PlacedStep
     program: Program
     operands: list[Place]
     result: Place

@@ -25,7 +25,17 @@ from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transp
 __all__ = ["HELD", "Example", "Layout", "assignments", "examples", "made", "relaid", "wrong_uses"]
 
 Layout = Literal[
-    "dense", "rows", "sliced", "transposed", "broadcast", "constant", "inplace", "pitched", "swapped", "stepped", "windows"
+    "dense",
+    "rows",
+    "sliced",
+    "transposed",
+    "broadcast",
+    "constant",
+    "inplace",
+    "pitched",
+    "swapped",
+    "stepped",
+    "windows",
 ]
 
 # Operands that models keep as constants, so that a device may want them packed.
@@ -281,11 +291,11 @@ def _cut(plain: Example, name: str, layout: Layout) -> tuple[Spec, View]:
         base = Spec(spec.dtype, (*spec.shape[:axis], 1, *spec.shape[axis + 1 :]))
         return base, broadcast_view(base, spec.shape)
     if layout in _OTHER_CUTS:
-        return _OTHER_CUTS[layout](spec, target)
+        return _OTHER_CUTS["pitched" if target and layout == "windows" else layout](spec)
     return _spread(spec, gaps=layout == "sliced")
 
 
-def _pitched(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as its kin)
+def _pitched(spec: Spec) -> tuple[Spec, View]:
     """Rows without gaps, at an odd pitch: most start at no multiple of a vector."""
     unit = spec.dtype.block
     base = Spec(spec.dtype, (*spec.shape[:-1], spec.shape[-1] + 3 * unit))
@@ -293,7 +303,7 @@ def _pitched(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as
     return base, slice_view(base, bounds)
 
 
-def _swapped(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as its kin)
+def _swapped(spec: Spec) -> tuple[Spec, View]:
     """The last two axes swapped, or of a block dtype the two before its last."""
     last = spec.rank - (1 if spec.dtype.is_block else 0)
     if last < 2:
@@ -304,16 +314,16 @@ def _swapped(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as
     return base, transpose_view(base, axes)
 
 
-def _stepped(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as its kin)
+def _stepped(spec: Spec) -> tuple[Spec, View]:
     """Every third element of every axis."""
     steps = [1 if _last_block(spec, axis) else 3 for axis in range(spec.rank)]
     base = Spec(spec.dtype, tuple(n * step for n, step in zip(spec.shape, steps, strict=True)))
     return base, slice_view(base, [(step // 2, n, step) for n, step in zip(base.shape, steps, strict=True)])
 
 
-def _windows(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as its kin)
+def _windows(spec: Spec) -> tuple[Spec, View]:
     """Rows that overlap: each starts one element, or block, after the one before. No target can lie so."""
-    if target or spec.rank < 2 or spec.units[-1] < 2 or spec.shape[-2] < 2:
+    if spec.rank < 2 or spec.units[-1] < 2 or spec.shape[-2] < 2:
         return spec, View(spec, 0)
     unit, row = spec.dtype.block_nbytes, spec.shape[-2] + spec.units[-1] - 1
     strides, step = [unit, unit], row * unit
@@ -324,7 +334,7 @@ def _windows(spec: Spec, target: bool) -> tuple[Spec, View]:  # noqa: FBT001 (as
     return base, View(replace(spec, strides=tuple(strides)), 0)
 
 
-_OTHER_CUTS: dict[str, Callable[[Spec, bool], tuple[Spec, View]]] = {
+_OTHER_CUTS: dict[str, Callable[[Spec], tuple[Spec, View]]] = {
     "pitched": _pitched,
     "swapped": _swapped,
     "stepped": _stepped,

@@ -119,7 +119,7 @@ def _edges(draw: Draw, dtype: DType, edge: str, mark: str, *, few: bool) -> Draw
     rng = np.random.default_rng(zlib.crc32(mark.encode()))
     array: Array = np.asarray(draw.draw(rng), np.float64)
     flat = array.reshape(-1)
-    put = _EDGE_VALUES[edge](dtype)
+    put = _edge_values(edge, dtype)
     at = rng.integers(flat.size, size=1) if few else np.arange(0, flat.size, 3)
     flat[at] = np.resize(rng.permutation(put), at.size)
     return values(flat.reshape(draw.shape))
@@ -134,10 +134,12 @@ def _smallest(dtype: DType) -> float:
     return float(np.array(1, f"u{dtype.block_nbytes}").view(element(dtype)).astype(np.float64))
 
 
-_EDGE_VALUES = {
-    "zeros": lambda _: np.array([0.0, -0.0]),
-    "nan": lambda _: np.array([np.nan]),
-    "inf": lambda _: np.array([np.inf, -np.inf]),
-    "large": lambda dtype: np.array([_largest(dtype), -_largest(dtype)]),
-    "tiny": lambda dtype: np.array([_smallest(dtype), -_smallest(dtype), 3 * _smallest(dtype)]),
-}
+def _edge_values(edge: str, dtype: DType) -> Array:
+    few: dict[str, list[float]] = {
+        "zeros": [0.0, -0.0],
+        "nan": [np.nan],
+        "inf": [np.inf, -np.inf],
+        "large": [_largest(dtype), -_largest(dtype)],
+        "tiny": [_smallest(dtype), -_smallest(dtype), 3 * _smallest(dtype)],
+    }
+    return np.array(few[edge])

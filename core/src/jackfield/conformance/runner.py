@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from .suites import trials_of
 
 __all__ = ["DEADLINE", "Request", "Runner"]
 
-DEADLINE = 300.0  # seconds of one case; only a hang takes so long
+DEADLINE = 300.0  # seconds of one case, and of opening the device; only a hang takes so long
 MOST_DEATHS = 10  # workers that die one after the other; then the rest of a suite is not tried
 FATAL = "Fatal Python error"  # the first words of what faulthandler writes
 LOG_TAIL = 300  # characters of a dead worker's last words
@@ -57,7 +58,7 @@ class _Worker:
 
     def __init__(self, request: Request) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
-        self.process = subprocess.Popen(
+        self.process = subprocess.Popen(  # noqa: S603 (this very interpreter)
             [sys.executable, *_flags(), "-m", "jackfield.conformance.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -65,9 +66,9 @@ class _Worker:
             encoding="utf-8",
         )
         self.answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        order = {"device": request.device, "suites": request.suites, "seed": request.seed, "imports": request.imports}
-        self._send(order)
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+        self._send({"device": request.device, "seed": request.seed, "imports": request.imports})
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -77,11 +78,9 @@ class _Worker:
 
     def _send(self, order: object) -> None:
         assert self.process.stdin is not None
-        try:
+        with suppress(OSError):  # it is dead already: its last words are read later
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
-        except OSError:  # it is dead already: its last words are read below
-            pass
 
     def answer(self, deadline: float) -> dict[str, Any]:
         """Its next words. Raises: _Died."""
@@ -113,12 +112,13 @@ class _Worker:
     def close(self) -> None:
         """End it, whatever it does."""
         assert self.process.stdin is not None
-        try:
+        assert self.process.stdout is not None
+        with suppress(OSError):  # what it was still to be told
             self.process.stdin.close()
-        except OSError:
-            pass
         self.process.kill()
         self.process.wait()
+        self.listener.join()
+        self.process.stdout.close()
         self.log.close()
 
 
@@ -209,7 +209,7 @@ class Runner:
         """A worker that waits for a case. Raises: _Died; the error of a device that can't be had."""
         if self._worker is None:
             self._worker = _Worker(self.request)
-            answer = self._worker.answer(self.request.deadline)
+            answer = self._worker.answer(max(DEADLINE, self.request.deadline))
             if "absent" in answer:
                 raise _error(answer["error"], answer["absent"])
             self.about = answer["ready"]

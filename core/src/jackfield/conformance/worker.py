@@ -101,7 +101,7 @@ def _own_pipes() -> tuple[Iterator[str], TextIO]:
 
 
 def main() -> None:
-    """The first order names the device, the suites and the seed; each further one is the id of a trial."""
+    """The first order names the device and the seed; each further one is the id of a trial."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the starter's business
     faulthandler.enable()
     orders, answers = _own_pipes()
@@ -117,12 +117,15 @@ def main() -> None:
     except Error as e:
         tell({"absent": str(e), "error": type(e).__name__})
         return
-    trials = {trial.id: trial for trial in trials_of(first["suites"], first["seed"])}
+    trials: dict[str, dict[str, Trial]] = {}  # by suite, made when it is first asked for
     tell({"ready": about(subject)})
     for line in orders:
         name = json.loads(line)
+        suite = name.partition("/")[0]
+        if suite not in trials:
+            trials[suite] = {trial.id: trial for trial in trials_of([suite], subject.seed)}
         tell({"started": name})
-        tell({"id": name, **outcome(trials[name], subject)})
+        tell({"id": name, **outcome(trials[suite][name], subject)})
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +58,7 @@ class _Memory:
         self.device = device
         self.buffers: list[Buffer] = []
 
-    def __enter__(self) -> _Memory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,17 +147,16 @@ def data_is_free(seed: int, subject: Subject) -> list[str]:
 
 def many_at_once(seed: int, subject: Subject) -> list[str]:
     """200 buffers of odd sizes, freed in random order: no two share bytes."""
-    device, rng = subject.device, random.Random(seed)
+    device, rng = subject.device, np.random.default_rng(seed)
     alive: dict[int, tuple[Buffer, Bytes]] = {}
     found: list[str] = []
     for number in range(200):
-        image = filled(rng.randrange(1, 700), seed + number)
+        image = filled(int(rng.integers(1, 700)), seed + number)
         buffer = device.alloc(image.nbytes, Usage.COMPUTE)
         device.write(buffer, 0, image.data)
         alive[number] = buffer, image
     order = list(alive)
-    rng.shuffle(order)
-    for number in order:
+    for number in rng.permutation(order):
         buffer, image = alive.pop(number)
         found += differ(read(device, buffer, 0, image.nbytes), image, f"buffer {number} of 200")
         device.free(buffer)
@@ -224,9 +222,11 @@ def double_free(seed: int, subject: Subject) -> list[str]:
         device.free(twice)
         with suppress(Exception):
             device.free(twice)
-        third = memory.holding(filled(NBYTES, seed + 1))
+        later = [(memory.holding(filled(NBYTES, seed + n)), filled(NBYTES, seed + n)) for n in (1, 2, 3)]
         found = differ(read(device, other, 0, NBYTES), image, "another buffer after a double free")
-        return found + differ(read(device, third, 0, NBYTES), filled(NBYTES, seed + 1), "a new buffer after it")
+        for buffer, want in later:
+            found += differ(read(device, buffer, 0, NBYTES), want, "a new buffer after a double free")
+        return found
 
 
 def borrowed(seed: int, subject: Subject) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, get_args
@@ -40,6 +40,12 @@ def trials(seed: int) -> Iterator[Trial]:
         yield Trial(f"claims/reads/{name}", partial(optional_parts_are_read, name, seed))
         yield Trial(f"claims/unknown/{name}", partial(unknown_is_refused, name))
         yield Trial(f"claims/reasons/{name}", partial(reasons_are_words, name))
+
+
+@lru_cache(maxsize=2)
+def examples_of(name: str, seed: int = 0) -> tuple[Example, ...]:
+    """The examples of an op, kept while its trials follow one another."""
+    return tuple(examples(OPS[name], seed))
 
 
 def kernel_of(name: str, backend: Backend) -> Kernel:
@@ -83,7 +89,7 @@ def claimed_runs(name: str, seed: int, subject: Subject) -> list[str]:
     """A kernel that is listed takes something, and what it takes compiles and runs, once for each set of dtypes."""
     kernel_of(name, subject.backend)
     tried, reasons = set(), set()
-    for example in examples(OPS[name], seed):
+    for example in examples_of(name, seed):
         dtypes = tuple(spec and spec.dtype for spec in example.specs)
         if dtypes in tried:
             continue
@@ -101,7 +107,7 @@ def optional_parts_are_read(name: str, seed: int, subject: Subject) -> list[str]
     kernel_of(name, subject.backend)
     found, taken = [], False
     reason: Refused | None = None
-    for example in examples(OPS[name], seed):
+    for example in examples_of(name, seed):
         if example.layout != "dense" or not _has_options(OPS[name], example):
             continue
         try:
@@ -129,7 +135,7 @@ def unknown_is_refused(name: str, subject: Subject) -> list[str]:
     found = []
     invented = replace(step, attrs=Attrs({**step.attrs, INVENTED: 1}))
     found += _must_refuse(invented, "attribute", "an invented attribute", subject)
-    for example in examples(OPS[name]):
+    for example in examples_of(name):
         for operand, spec in zip(OPS[name].operands, example.specs, strict=True):
             if spec is not None and operand not in kernel.operands:
                 found += _must_refuse(step_of(example), "operand", f"the operand {operand!r}", subject)
@@ -139,7 +145,7 @@ def unknown_is_refused(name: str, subject: Subject) -> list[str]:
 def _taken_step(name: str, subject: Subject) -> Step:
     """A step of this op that the device takes. Raises: Refused where there is none."""
     reason: Reason | str | None = None
-    for example in examples(OPS[name]):
+    for example in examples_of(name):
         step = step_of(example)
         reason = refused(step, subject.backend, subject.device)
         if reason is None:
@@ -159,7 +165,7 @@ def _must_refuse(step: Step, code: str, what: str, subject: Subject) -> list[str
 def reasons_are_words(name: str, subject: Subject) -> list[str]:
     """Every answer of why_not is None or a sentence with a known code, and the same when it is asked again."""
     kernel_of(name, subject.backend)
-    steps = [step_of(example) for example in examples(OPS[name])]
+    steps = [step_of(example) for example in examples_of(name)]
     first = [refused(step, subject.backend, subject.device) for step in steps]
     again = [refused(step, subject.backend, subject.device) for step in reversed(steps)][::-1]
     for step, reason, second in zip(steps, first, again, strict=True):
@@ -193,7 +199,7 @@ def needs_no_hardware(subject: Subject) -> list[str]:
         sys.addaudithook(_hear)
         _listening = True
     backend = subject.backend
-    steps = [step_of(e) for name in RUNNING for e in examples(OPS[name]) if e.layout == "dense"]
+    steps = [step_of(e) for name in RUNNING for e in examples_of(name) if e.layout == "dense"]
     asked: list[str] = []
     heard: list[str] = []
     before = _mapped()

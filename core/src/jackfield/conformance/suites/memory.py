@@ -84,7 +84,7 @@ def plan_cycles(seed: int, subject: Subject) -> list[str]:
     """Compile, run, close."""
     data = np.random.default_rng(seed).uniform(0, 1, COUNT).astype(np.float32)
 
-    def cycle(number: int) -> None:
+    def cycle(_: int) -> None:
         with strict_session(subject) as session:
             plan = session.compile(chain(subject, graph_input("x", (COUNT,), f32), 2))
             plan(x=data)
@@ -97,7 +97,7 @@ def constant_cycles(seed: int, subject: Subject) -> list[str]:
     rng = np.random.default_rng(seed)
     weight, data = rng.uniform(-1, 1, (64, 64)).astype(np.float32), rng.uniform(-1, 1, (1, 64)).astype(np.float32)
 
-    def cycle(number: int) -> None:
+    def cycle(_: int) -> None:
         with strict_session(subject) as session:
             plan = session.compile(OPS["linear"](graph_input("x", (1, 64), f32), constant(weight)))
             plan(x=data)
@@ -115,7 +115,7 @@ def clone_cycles(seed: int, subject: Subject) -> list[str]:
 def program_cycles(seed: int, subject: Subject) -> list[str]:
     """Without a planner: allocate, compile, run, free."""
 
-    def cycle(number: int) -> None:
+    def cycle(_: int) -> None:
         with Bench(subject, seed) as bench:
             bench.vector(COUNT).run()
 
@@ -136,7 +136,7 @@ def buffer_cycles(seed: int, subject: Subject) -> list[str]:
 def large_buffer_cycles(seed: int, subject: Subject) -> list[str]:
     device, image = subject.device, filled(4 << 20, seed)
 
-    def cycle(number: int) -> None:
+    def cycle(_: int) -> None:
         buffer = device.alloc(image.nbytes, Usage.COMPUTE)
         device.write(buffer, 0, image.data)
         device.free(buffer)
@@ -206,7 +206,7 @@ def all_given_back(seed: int, subject: Subject) -> list[str]:
     try:
         plan_once(seed, subject)
     finally:
-        del device.alloc, device.free  # type: ignore[method-assign]
+        del device.alloc, device.free
     found = [f"a closed Session left {len(alive)} buffers"] if alive else []
     device.synchronize()
     if owned and device.memory.free != before:

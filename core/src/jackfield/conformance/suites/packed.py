@@ -79,7 +79,7 @@ def there_and_back(dtype: str, shape: tuple[int, ...], seed: int, subject: Subje
     plain = np.ascontiguousarray(as_bytes(example.given["weight"]).reshape(-1))
     first, second = _packed(packing, plain, 0x00), _packed(packing, plain, 0xFF)
     for packed in (first, second):
-        if (packed[: 64] != GUARD).any() or (packed[64 + packing.nbytes :] != GUARD).any():
+        if (packed[:64] != GUARD).any() or (packed[64 + packing.nbytes :] != GUARD).any():
             found.append(f"pack writes outside the {packing.nbytes} bytes it told")
     inside = first[64 : 64 + packing.nbytes]
     if (inside != second[64 : 64 + packing.nbytes]).any():
