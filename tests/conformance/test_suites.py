@@ -143,12 +143,13 @@ class OneBlock(ReferenceDevice):
         self.free_blocks.append(buffer.bytes)
 
 
-class Silent(ReferenceDevice):
-    """Takes what reaches outside a buffer, and does nothing with it."""
+class Wraps(ReferenceDevice):
+    """What reaches outside a buffer comes back at its start."""
 
-    def read(self, buffer, offset, out):
-        if 0 <= offset <= buffer.bytes.nbytes - out.nbytes:
-            super().read(buffer, offset, out)
+    def write(self, buffer, offset, data):
+        for i, byte in enumerate(bytes(data) if offset + data.nbytes > buffer.bytes.nbytes else b""):
+            buffer.bytes[(offset + i) % buffer.bytes.nbytes] = byte
+        super().write(buffer, offset, data)
 
 
 class Queue(ReferenceDevice):
@@ -177,7 +178,7 @@ class Queue(ReferenceDevice):
         (NoEmptyBuffers, "buffers/zero-bytes"),
         (AnyError, "buffers/out-of-memory"),
         (OneBlock, "buffers/double-free"),
-        (Silent, "buffers/outside"),
+        (Wraps, "buffers/outside"),
         (Queue, "buffers/queue/read-waits"),
     ],
 )
