@@ -67,7 +67,7 @@ def packing_of(example: Example, subject: Subject) -> tuple[Packing, Step]:
         raise Refused(reason)
     packing = subject.backend.pack(example.views["weight"].spec, [step], subject.device.target)
     if packing is None:
-        raise Refused(Reason(f"{example.views['weight'].spec} is not packed", "layout"))
+        raise Refused(Reason(f"a {example.dtype} weight is not packed", "layout"))
     return packing, step
 
 
