@@ -370,7 +370,7 @@ MUTANTS: dict[str, Mutant] = {
     "reason_false": Mutant("claims", also=EVERY, made=FalseReasons),
     "reason_changes": Mutant("claims", made=ChangesItsMind),
     "driver_opened": Mutant("claims", made=OpensDriver),
-    "any_attribute": Mutant("claims", made=TakesAnyAttribute),
+    "any_attribute": Mutant("claims", also=JUDGES, made=TakesAnyAttribute),
     "write_one_byte_off": Mutant("buffers", also=EVERY, made=OneByteOff),
     "callers_memory_kept": Mutant("buffers", made=KeepsCallersMemory),
     "read_early": Mutant("buffers", also=EVERY, made=ReadsEarly),
