@@ -19,6 +19,7 @@ from jackfield.op import OPS, Array, Draw, values
 from jackfield.spec import Spec, View
 
 from .claims import RUNNING
+from .packed import inputs_for
 
 __all__ = ["trials"]
 
@@ -97,16 +98,14 @@ def decodes(dtype: str, op: str, edge: str, seed: int, subject: Subject) -> Verd
 def multiplies(dtype: str, edge: str, seed: int, subject: Subject) -> Verdict:
     rng = np.random.default_rng(seed)
     blocks = blocks_of(DTYPES[dtype], edge, (9, 3), rng)
-    x = rng.uniform(-1, 1, (3, 3 * DTYPES[dtype].block)).astype(np.float32)
-    return _product(blocks, x, DTYPES[dtype], subject)
+    return _product(blocks, inputs_for(blocks, 3, rng), DTYPES[dtype], subject)
 
 
 def multiplies_shape(dtype: str, shape: tuple[int, int, int], seed: int, subject: Subject) -> Verdict:
     m, n, count = shape
     rng = np.random.default_rng((seed, *shape))
     blocks = raw_blocks(DTYPES[dtype], (n, count), rng)
-    x = rng.uniform(-1, 1, (m, count * DTYPES[dtype].block)).astype(np.float32)
-    return _product(blocks, x, DTYPES[dtype], subject)
+    return _product(blocks, inputs_for(blocks, m, rng), DTYPES[dtype], subject)
 
 
 def _product(blocks: Array, x: Array, dtype: DType, subject: Subject) -> Verdict:

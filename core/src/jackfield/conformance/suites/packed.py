@@ -15,7 +15,7 @@ from jackfield.conformance.direct import refused
 from jackfield.conformance.plans import strict_session
 from jackfield.conformance.trials import Refused, Subject, Trial, Verdict
 from jackfield.dtypes import DTYPES, DType, bf16, f16, f32
-from jackfield.dtypes.arrays import as_bytes, convert
+from jackfield.dtypes.arrays import as_bytes, convert, decoded
 from jackfield.graph import ArraySource, constant
 from jackfield.graph import input as graph_input
 from jackfield.op import OPS, Array, Draw
@@ -49,14 +49,25 @@ def weights(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:
 
 def product_of(dtype: DType, shape: tuple[int, ...], seed: int) -> Example:
     """linear by a constant weight of this shape."""
-    rng = np.random.default_rng((seed, 1))
-    x = rng.uniform(-1, 1, (*shape[:-2], 3, shape[-1])).astype(np.float32)
+    weight = weights(dtype, shape, seed)
+    x = inputs_for(weight, 3, np.random.default_rng((seed, 1)))
     specs = {"x": Spec.of(x), "weight": Spec(dtype, shape, role="constant")}
     draws = {n: Draw(s.shape) for n, s in specs.items()}
     views = {n: View(s, 0) for n, s in specs.items()}
-    given = {"x": x, "weight": weights(dtype, shape, seed)}
+    given = {"x": x, "weight": weight}
     op = OPS["linear"]
     return Example(op, -1, dtype, "constant", draws, views, specs, op.complete({}), given=given)
+
+
+def inputs_for(weight: Array, rows: int, rng: np.random.Generator) -> Array:
+    """Rows of x for linear; the first has the signs of the weight's first row.
+
+    So the result holds a large number: of sums that all cancel out, an error relative to the result says nothing.
+    """
+    plain = decoded(weight).astype(np.float32)
+    x = rng.uniform(-1, 1, (*plain.shape[:-2], rows, plain.shape[-1]))
+    x[..., 0, :] = np.abs(x[..., 0, :]) * np.where(plain[..., 0, :] < 0, -1, 1)
+    return x.astype(np.float32)
 
 
 def packing_of(example: Example, subject: Subject) -> tuple[Packing, Step]:
@@ -121,7 +132,7 @@ def row_slices(dtype: str, seed: int, subject: Subject) -> list[str]:
     target = DTYPES[dtype]
     shape = 33, 2 * max(target.block, 32)
     stored = weights(target, shape, seed)
-    x = np.random.default_rng(seed).uniform(-1, 1, (3, shape[1])).astype(np.float32)
+    x = inputs_for(stored, 3, np.random.default_rng(seed))
     with strict_session(subject) as session:
         tensor = constant(ArraySource(as_bytes(stored), target, shape))
         given = graph_input("x", x.shape, f32)
