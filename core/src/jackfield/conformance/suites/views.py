@@ -1,0 +1,42 @@
+"""Suite `views`: operands and targets that lie strided, at every rank a case has; all bytes between them are NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from jackfield.conformance.cases import Example, Layout, examples, relaid
+from jackfield.conformance.check import judged
+from jackfield.conformance.direct import NAN_GUARD
+from jackfield.conformance.trials import Subject, Trial, Verdict
+from jackfield.op import OPS
+
+from .claims import RUNNING
+
+__all__ = ["trials"]
+
+LAYOUTS: tuple[Layout, ...] = ("rows", "sliced", "transposed", "broadcast", "pitched", "swapped", "stepped", "windows")
+
+
+def trials(seed: int) -> Iterator[Trial]:
+    for name in RUNNING:
+        for plain in _one_a_rank(name, seed):
+            for layout in LAYOUTS:
+                changed = relaid(plain, layout)
+                if changed is not None:
+                    yield Trial(f"views/{changed.id}", partial(_judged, changed))
+
+
+def _one_a_rank(name: str, seed: int) -> Iterator[Example]:
+    """A dense example for each rank of the first operand and each size of its elements."""
+    seen = set()
+    for example in examples(OPS[name], seed):
+        spec = next(iter(example.views.values())).spec
+        key = spec.rank, spec.dtype.block_nbytes, len(example.views)
+        if example.layout == "dense" and key not in seen and example.result.size > 1:
+            seen.add(key)
+            yield example
+
+
+def _judged(example: Example, subject: Subject) -> Verdict:
+    return judged(example, subject.backend, subject.device, NAN_GUARD)
