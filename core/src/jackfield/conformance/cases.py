@@ -128,22 +128,28 @@ def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
         return convert(rng.integers(low, 101, draw.shape), dtype)[0]
     if draw.fixed is None and dtype is bool_:
         return np.asarray(rng.random(draw.shape) < 0.5)
-    if dtype.codec is not None and dtype.codec.encode is None:
-        return raw_blocks(dtype, _stored_shape(draw.shape, dtype), rng)
     return convert(np.asarray(draw.draw(rng)), dtype)[0].reshape(_stored_shape(draw.shape, dtype))
 
 
 def raw_blocks(dtype: DType, count: Shape, rng: np.random.Generator, largest: float = 4.0) -> Array:
-    """So many blocks of random bytes that decode to finite numbers, none larger than this."""
+    """So many valid blocks of random bytes, whose numbers are finite and none larger than this."""
     found: list[Array] = []
     need = prod(count)
     while sum(map(len, found)) < need:
         raw = rng.integers(0, 256, (64 + 4 * need, dtype.block_nbytes), np.uint8)
         with np.errstate(all="ignore"):
             size = np.abs(dtype.decode(raw)).max(-1)
-        found.append(raw[np.isfinite(size) & (size <= largest)])
+        found.append(raw[valid(dtype, raw) & (size <= largest)])
     raw = np.ascontiguousarray(np.concatenate([*found, np.zeros((0, dtype.block_nbytes), np.uint8)])[:need])
     return raw.view(element(dtype)).reshape(count)
+
+
+def valid(dtype: DType, raw: Array) -> Array:
+    """Which of blocks u8 (n, block_nbytes) a file may hold: bool (n,). Their numbers are finite."""
+    assert dtype.codec is not None
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(dtype.decode(raw)).all(-1)
+    return np.asarray(finite & ~dtype.codec.bad(raw))
 
 
 def _stored_shape(shape: Shape, dtype: DType) -> Shape:

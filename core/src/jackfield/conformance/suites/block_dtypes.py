@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from jackfield.backend import Attr, Reason
-from jackfield.conformance.cases import Example, examples, made, raw_blocks
+from jackfield.conformance.cases import Example, examples, made, raw_blocks, valid
 from jackfield.conformance.check import judged
 from jackfield.conformance.direct import refused, step_of
 from jackfield.conformance.trials import Refused, Subject, Trial, Verdict
@@ -19,7 +19,7 @@ from jackfield.op import OPS, Array, Draw, values
 from jackfield.spec import Spec, View
 
 from .claims import RUNNING
-from .packed import inputs_for
+from .packed import inputs_for, is_weight
 
 __all__ = ["trials"]
 
@@ -36,8 +36,9 @@ def trials(seed: int) -> Iterator[Trial]:
         for edge in ("random", "constant", "zero", "small", "large"):
             for op in ("take_rows", "cast"):
                 yield Trial(f"block-dtypes/decode/{dtype}/{op}-{edge}", partial(decodes, dtype.name, op, edge, seed))
-            yield Trial(f"block-dtypes/linear/{dtype}/{edge}", partial(multiplies, dtype.name, edge, seed))
-        for m, n, blocks in PRODUCTS:
+            if is_weight(dtype):
+                yield Trial(f"block-dtypes/linear/{dtype}/{edge}", partial(multiplies, dtype.name, edge, seed))
+        for m, n, blocks in PRODUCTS if is_weight(dtype) else ():
             name = f"block-dtypes/linear/{dtype}/{m}x{n}x{blocks * dtype.block}"
             yield Trial(name, partial(multiplies_shape, dtype.name, (m, n, blocks), seed))
         for scale in SCALES:
@@ -61,7 +62,7 @@ def blocks_of(dtype: DType, edge: str, count: tuple[int, int], rng: np.random.Ge
         raw = rng.integers(0, 256, (256 * total, dtype.block_nbytes), np.uint8)
     with np.errstate(all="ignore"):
         size = np.abs(dtype.decode(raw)).max(-1)
-    usable = np.flatnonzero(np.isfinite(size))
+    usable = np.flatnonzero(valid(dtype, raw))
     order = usable[np.argsort(size[usable], kind="stable")]
     order = order if edge in ("constant", "zero") else order[:total] if edge == "small" else order[-total:]
     return np.ascontiguousarray(np.resize(raw[order], (total, dtype.block_nbytes))).view(element(dtype)).reshape(count)
@@ -120,7 +121,7 @@ def _product(blocks: Array, x: Array, dtype: DType, subject: Subject) -> Verdict
 
 def encodes(dtype: str, scale: float, seed: int, subject: Subject) -> Verdict:
     """The core's bytes: of random numbers, of ties, of equal numbers and of zeros of either sign."""
-    target = _coded(dtype)
+    target = DTYPES[dtype]
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (6, 2 * target.block))
     x[1] = np.round(x[1] * 8) / 8  # ties
@@ -134,7 +135,7 @@ def encodes(dtype: str, scale: float, seed: int, subject: Subject) -> Verdict:
 
 def puts(dtype: str, seed: int, subject: Subject) -> Verdict:
     """Rows written into a table of blocks; the others stay."""
-    target = _coded(dtype)
+    target = DTYPES[dtype]
     rng = np.random.default_rng(seed)
     blocks = raw_blocks(target, (5, 2), rng)
     spec = Spec(target, (5, 2 * target.block))
@@ -153,7 +154,7 @@ def puts(dtype: str, seed: int, subject: Subject) -> Verdict:
 
 def bad_blocks(dtype: str, seed: int, subject: Subject) -> list[str]:
     """A block that can't hold its numbers is a KernelError and becomes zeros; its neighbours are coded."""
-    target = _coded(dtype)
+    target = DTYPES[dtype]
     x = np.random.default_rng(seed).uniform(-1, 1, (3, 2 * target.block)).astype(np.float32)
     mistakes = []
     for value in (np.nan, np.inf, -np.inf):
@@ -179,11 +180,3 @@ def reserves_what_it_may(name: str, seed: int, subject: Subject) -> list[str]:
     if not tried:
         raise Refused(reason)
     return []
-
-
-def _coded(dtype: str) -> DType:
-    """Raises: Refused for a dtype that the core only decodes."""
-    target = DTYPES[dtype]
-    if target.codec is None or target.codec.encode is None:
-        raise Refused(Reason(f"{dtype} is only decoded", "dtype"))
-    return target
