@@ -4,7 +4,7 @@ Prompt steps are compared with the rate of numpy's f32 matrix product, decode st
 memory, small steps with nothing: their time is what a decode pays for each of them. One step, one program, the median
 of rounds. With one thread the clock is that of the thread, which other processes hardly disturb.
 
-    OPENBLAS_NUM_THREADS=1 python bench/attention.py [--threads 1] [--level avx2]
+    OPENBLAS_NUM_THREADS=1 uv run python bench/attention.py [--threads 1] [--level avx2]
 """
 
 from __future__ import annotations

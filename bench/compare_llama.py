@@ -1,6 +1,6 @@
 """Ours against llama.cpp on one GGUF file: prompt and generation speed, memory; both measured in the same run.
 
-    python bench/compare_llama.py MODEL [--threads 1,2] [--runs 5] [--prompt 512] [--generate 128] [--json FILE]
+    uv run python bench/compare_llama.py MODEL [--threads 1,2] [--runs 5] [--prompt 512] [--generate 128] [--json FILE]
 
 For each number of threads, `--runs` times in turn: llama-bench on the prompt, ours on the prompt, llama-bench
 generating, ours generating. Each measurement is a process of its own with one warm-up before it, as llama-bench does
@@ -207,6 +207,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parsed(arguments)
+    if not chosen.model.is_file():  # told now, not after the minutes that building the peer takes
+        print(f"compare: {chosen.model}: no such file; give the path of a GGUF model", file=sys.stderr)
+        return 1
     try:
         peer = build(peer_dir(chosen.dir), jobs=os.cpu_count() or 1)
         print(f"{chosen.model.name}; {peer.version}, {' '.join(peer.flags[1:3])}, {peer.compiler}\n")

@@ -1,6 +1,6 @@
 """How long opening a GGUF file takes: jackfield.gguf against gguf.GGUFReader, in one run.
 
-python bench/gguf_open.py MODEL.gguf [--rounds N]
+uv run python bench/gguf_open.py MODEL.gguf [--rounds N]
 
 Prints the median of each and their ratio. Both see the file warm: each reader opens it once before the clock runs.
 Ours is timed twice: opening alone, and with the vocabulary decoded to Python strings.

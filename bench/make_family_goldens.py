@@ -1,6 +1,6 @@
 """Record llama.cpp's logits for the tiny random models of tests/golden/families.
 
-    python bench/make_family_goldens.py [--dir DIR] [NAME ...]
+    uv run python bench/make_family_goldens.py [--dir DIR] [NAME ...]
 
 For each variant: write its GGUF file into a temporary folder, run `llama-logits` (built by `peer.py`) over its ids,
 store ids and logits as `tests/golden/families/NAME.npz`, and in `families.json` the file's sha256, llama.cpp's version,

@@ -4,7 +4,7 @@ Weights are packed, as a plan would have them. One step, one program, the median
 that of the thread, which other processes hardly disturb. GOPS count a multiply-add as two; GB/s are bytes of the
 packed weight.
 
-    OPENBLAS_NUM_THREADS=1 python bench/matmul.py [--threads 1] [--level avx2] [--dtypes q4_1,q8_0]
+    OPENBLAS_NUM_THREADS=1 uv run python bench/matmul.py [--threads 1] [--level avx2] [--dtypes q4_1,q8_0]
 """
 
 from __future__ import annotations

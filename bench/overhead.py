@@ -1,6 +1,6 @@
 """What the core costs where kernels cost nothing: a call, a step, an op of a graph, a node of a plan, an import.
 
-python bench/overhead.py [DEVICE] [--rounds N]
+uv run python bench/overhead.py [DEVICE] [--rounds N]
 
 Prints the best of N rounds of each figure beside its aim: time on the wall for calls and steps, CPU time of the process
 for what is Python alone, which other work on the machine disturbs less. Set JACKFIELD_CPU_THREADS=1 for the figure of

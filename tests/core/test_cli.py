@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,7 @@ def test_a_wrong_name_is_wrong_use():
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "did you mean cuda:0?" in result.stderr
+    assert result.stderr.startswith("Usage: jackfield devices ")
     assert run("devices", "--what").exit_code == 2
     assert run("nix").exit_code == 2
 
@@ -279,6 +281,19 @@ def test_ctrl_c_while_the_program_starts_ends_with_130(module):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["devices", "--help"], ["devices", "sim"]])
+def test_a_full_disk_is_one_line(arguments, unbuffered):
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, which is Linux's")
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "jackfield", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"
 
 
 def test_as_a_module_and_its_version():

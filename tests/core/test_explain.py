@@ -115,6 +115,33 @@ def test_the_data():
     assert set(data["memory"]["one:0"]) == {"constants", "states", "temporaries", "peak", "lower_bound", "limit"}
 
 
+def test_a_pin_that_matches_nothing_is_warned_of_once_a_session(caplog):
+    with registered(backend()):
+        session = jf.Session("one+reference")
+        for _ in range(2):
+            session.compile(graph(), pins=[("nothing", "one"), ("c", "one")])
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "matches" in r.getMessage()]
+    assert told == [
+        "pin 'nothing' matches nothing; it must be a constant's or state's whole name, or a node as explain() shows it"
+    ]
+
+
+def test_a_device_without_room_is_told_in_a_line_of_its_own():
+    y = jf.input("x", (8, 64))
+    for i in range(4):
+        y = ops.linear(y, jf.constant(np.full((64, 64), i, np.float32), f"w{i}"))
+    with jf.sim(mem="40KiB"):
+        report = jf.compile(y, "sim+reference").explain()
+    (note,) = report.to_dict()["notes"]
+    assert note == (
+        "sim:0 lacks memory for 2 of 4 steps, which go to reference:0: "
+        "linear.2: 16384 bytes of constants and states, 8192 free of 40960"
+    )
+    assert f"note: {note}" in str(report).splitlines()
+    with jf.sim(mem="1MiB"):
+        assert jf.compile(y, "sim+reference").explain().to_dict()["notes"] == []
+
+
 def test_a_plan_that_was_settled_reports_the_same():
     """What a plan lets go of is worked out again, word for word; calls, clones and traces do not need it."""
     with registered(backend()):

@@ -157,7 +157,7 @@ def test_other_files(tmp_path, content):
 
 def test_a_bare_array_and_a_pickle(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(GraphError, match="not an npz archive"):
+    with pytest.raises(GraphError, match="an npz archive"):
         load_graph(tmp_path / "a.npy")
     np.savez(tmp_path / "p.npz", graph=np.array([{"a": 1}], object))
     with pytest.raises(GraphError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jackfield.errors import Unavailable
-from jackfield_cpu import _native
+from jackfield_cpu import _native, settings
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.settings import choose_level, read_settings
 
@@ -55,6 +55,15 @@ def test_a_level_this_cpu_lacks_names_the_missing_feature(monkeypatch):
 def test_a_malformed_count_is_an_error_that_quotes_it(name, text):
     with pytest.raises(Unavailable, match=rf"{name}={text!r}: must be a whole number from 1 to 1024"):
         read_settings({name: text})
+
+
+@pytest.mark.parametrize(("cores", "most"), [(1, 2), (2, 2), (6, 6)])
+def test_more_parts_than_cores_are_refused(monkeypatch, cores, most):
+    monkeypatch.setattr(settings, "default_threads", lambda: cores)
+    assert read_settings({"JACKFIELD_CPU_PARTS": str(most)}).parts == most
+    text = rf"PARTS={most + 1}: more parts than the {cores} cores this process may use; must be at most {most}$"
+    with pytest.raises(Unavailable, match=text):
+        read_settings({"JACKFIELD_CPU_PARTS": str(most + 1), "JACKFIELD_CPU_THREADS": "64"})
 
 
 def test_support_is_known_for_every_level_without_running_it():

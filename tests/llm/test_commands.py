@@ -28,7 +28,7 @@ def said(chat_path):
 
 def run(*arguments, path=None, text=None, device="reference"):
     model = [] if path is None else ["-m", str(path), "-d", device]
-    return CliRunner().invoke(app, [arguments[0], *model, *arguments[1:]], input=text)
+    return CliRunner().invoke(app, [arguments[0], *model, *arguments[1:]], input=text, prog_name="jackfield")
 
 
 # ---- generate
@@ -119,6 +119,9 @@ def test_errors_are_one_line(arguments, code, text, chat_path):
     if code == 1:  # wrong use, which is 2, shows the usage first
         assert result.stderr.startswith("Error: ")
         assert result.stderr.count("\n") == 1
+    else:
+        assert result.stderr.startswith("Usage: jackfield generate ")
+        assert "Try 'jackfield generate " in result.stderr
 
 
 def test_a_wrong_option_is_told_before_the_model_is_loaded(monkeypatch):

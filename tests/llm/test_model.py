@@ -255,3 +255,18 @@ def test_text_and_back(model):
     ids = model.tokenize("the <|end|> rain", special=True)
     assert 1 in ids
     assert model.detokenize(ids, skip_special=True) == "the  rain"
+
+
+def test_a_source_that_is_no_path_is_resolved(monkeypatch):
+    """`load` takes what `-m` takes."""
+    asked = []
+
+    def refuse(spec):
+        asked.append(spec)
+        raise jackfield_llm.SourceError("not here")
+
+    monkeypatch.setattr("jackfield_llm.model.resolve", refuse)
+    for spec in ("hf:owner/repo/file.gguf", "pkg:nothing==1"):
+        with pytest.raises(jackfield_llm.SourceError, match="not here"):
+            jackfield_llm.load(spec, "reference")
+    assert asked == ["hf:owner/repo/file.gguf", "pkg:nothing==1"]

@@ -6,10 +6,13 @@ import hashlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -379,19 +382,81 @@ def test_a_file_of_the_hub(monkeypatch, tmp_path):
         asked.append((repo, file, local_files_only))
         return str(tmp_path / "x.gguf")
 
+    heads = []
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", heads.append)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert sources.resolve("hf:owner/repo/folder/x.gguf") == tmp_path / "x.gguf"
     assert sources.resolve("hf:owner/repo/x.gguf", offline=True) == tmp_path / "x.gguf"
     assert asked == [("owner/repo", "folder/x.gguf", False), ("owner/repo", "x.gguf", True)]
+    assert [url.rpartition("/owner/")[2] for url in heads] == ["repo/resolve/main/folder/x.gguf"]
 
     def fail(*args, **more):
         raise ConnectionError("no\n  route")
 
+    said = r"^hf:o/r/x.gguf: {} \(ConnectionError: no route\); a model is a path, hf:.* or pkg:NAME==VERSION$"
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with pytest.raises(SourceError, match=r"^hf:o/r/x.gguf: tried to download it .*: ConnectionError: no route$"):
+    with pytest.raises(SourceError, match=said.format("not in the local cache, and not fetched")):
         sources.resolve("hf:o/r/x.gguf")
-    with pytest.raises(SourceError, match="looked in the local cache only"):
+    with pytest.raises(SourceError, match=said.format("looked in the local cache only")):
         sources.resolve("hf:o/r/x.gguf", offline=True)
+
+
+def test_a_file_of_the_hub_that_is_here_serves_where_nobody_answers(monkeypatch, tmp_path):
+    def fail(url):
+        raise ConnectionError("no route")
+
+    def download(repo, file, *, local_files_only):
+        assert local_files_only
+        return str(tmp_path / "x.gguf")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", fail)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert sources.resolve("hf:owner/repo/x.gguf") == tmp_path / "x.gguf"
+
+
+def generate_from_hub(port, home):
+    """`jackfield generate` with a model of a hub at this port, the program and the client as they are."""
+    ours = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(home)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()} | ours
+    command = [sys.executable, "-m", "jackfield", "generate", "-m", "hf:o/r/x.gguf", "hi"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: hf:o/r/x.gguf: not in the local cache, and not fetched (")
+    return done.stderr
+
+
+def test_a_hub_nobody_answers_at_is_told_in_one_line(tmp_path):
+    with socket.socket() as taken:  # bound and not listening: who calls is refused
+        taken.bind(("127.0.0.1", 0))
+        said = generate_from_hub(taken.getsockname()[1], tmp_path)
+    assert said.count("\n") == 1
+    assert "refused" in said
+
+
+def test_a_hub_that_can_do_nothing_is_asked_once(tmp_path):
+    asked = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            asked.append(self.path)
+            self.send_error(503)
+
+        do_GET = do_HEAD
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            said = generate_from_hub(server.server_port, tmp_path)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert said.count("\n") == 1
+    assert "503" in said
+    assert [path for path in asked if "x.gguf" in path] == ["/o/r/resolve/main/x.gguf"]
 
 
 def test_the_bar_draws_only_where_asked(capsys, monkeypatch):

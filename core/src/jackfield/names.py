@@ -88,7 +88,7 @@ def wrong(text: str, column: int, message: str) -> DeviceNameError:
 def parse(text: str) -> Names:
     """The terms of a device string. Raises DeviceNameError."""
     if not isinstance(text, str):
-        raise DeviceNameError(f"a device selection is a string such as 'cuda:0+cpu', not {type(text).__name__}")
+        raise DeviceNameError(f"a device selection is a string such as 'sim+reference', not {type(text).__name__}")
     if len(text) > _LONGEST:
         raise wrong(text, 1, "too long")
     sets, at = [], 0
@@ -186,4 +186,5 @@ def no_such_kind(text: str, term: Term, installed: Sequence[str]) -> DeviceNameE
         return wrong(text, term.column, f"{term.kind} is a class of devices; name a kind instead; installed: {have}")
     like = near(term.kind, [*installed, "auto"])
     hint = f"near: {like}; " if like else ""
-    return wrong(text, term.column, f"no kind of device is called {term.kind!r}; {hint}installed: {have}")
+    wheel = "" if like else f"; a backend is a wheel of its own, mostly called jackfield-{term.kind}"
+    return wrong(text, term.column, f"no kind of device is called {term.kind!r}; {hint}installed: {have}{wheel}")

@@ -119,9 +119,11 @@ class Op:
     """One declared op. Calling it builds a node (or a view) and raises a user's mistakes on that line."""
 
     def __init__(self, body: Callable[..., Any], *, declared: Declared) -> None:
-        parameters = inspect.signature(body).parameters.values()
+        signature = inspect.signature(body)
+        parameters = signature.parameters.values()
         self.name: str = body.__name__
         self.doc: str = inspect.getdoc(body) or ""
+        self.__doc__, self.__name__, self.__signature__ = self.doc, self.name, signature  # what help() shows
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.operands: tuple[str, ...] = tuple(p.name for p in positional)
         self.optional: frozenset[str] = frozenset(p.name for p in positional if p.default is None)
@@ -177,7 +179,8 @@ class Op:
             accepted = self.declared.accepts.get(name)
             if accepted is not None and spec.dtype not in accepted:
                 takes = ", ".join(d.name for d in accepted)
-                raise DTypeError(f"[{self.name}] {name} is {spec.dtype}, must be one of {takes}")
+                why = " (rounded activations, no type for stored numbers)" if spec.dtype.is_activation else ""
+                raise DTypeError(f"[{self.name}] {name} is {spec.dtype}{why}, must be one of {takes}")
         if self.declared.check is not None:
             self.declared.check(call)
         return call

@@ -31,7 +31,7 @@ class Placement:
     """The answer: a device for every node and state, and why.
 
     answers: by node, what its device said. asked: by node, every device asked with its refusal or None, first asked
-        first. seconds: predicted for a call. notes: for the report.
+        first. seconds: predicted for a call. notes: for the report; idle: those of them about pins that match nothing.
     """
 
     device: dict[Tensor, int]
@@ -39,6 +39,7 @@ class Placement:
     asked: dict[Tensor, Asked]
     seconds: float
     notes: list[str] = field(default_factory=list)
+    idle: tuple[str, ...] = ()
 
 
 def steps_of(flow: Flow) -> dict[Tensor, Step]:
@@ -102,6 +103,7 @@ class _Assignment:
         self.asked: dict[Tensor, dict[int, Reason | None]] = {}
         self.plain: dict[int, tuple[dict[int, Reason | None], dict[int, float]]] = {}
         self.notes: list[str] = []
+        self.idle: list[str] = []
         self.problem: Problem
         self.decided: list[Tensor] = []
 
@@ -115,7 +117,7 @@ class _Assignment:
                 raise PlanError(f"pin {_key(key)!r}: no device {name!r} in this selection; it has {there}")
             matched = [key] if isinstance(key, Tensor) else self._matching(key)
             if not matched or (isinstance(key, Tensor) and key not in self.flow.spots):
-                self.notes.append(f"pin {_key(key)!r} matches nothing")
+                self.idle.append(f"pin {_key(key)!r} matches nothing")
             for tensor in matched:
                 self._pin(tensor, number)
 
@@ -211,7 +213,8 @@ class _Assignment:
         for node, by in self.asked.items():
             known = same.get(id(by))
             asked[node] = known if known is not None else same.setdefault(id(by), tuple(by.items()))
-        return Placement(device, answers, asked, seconds, list(dict.fromkeys(self.notes)))
+        notes = list(dict.fromkeys([*self.idle, *self.notes]))
+        return Placement(device, answers, asked, seconds, notes, tuple(self.idle))
 
     def _decisions(self) -> list[Decision]:
         self.number = {tensor: i for i, tensor in enumerate(self.flow.tensors)}

@@ -207,6 +207,15 @@ class Registry:
             level = logging.INFO if normal else logging.WARNING
             log.log(level, "backend not used: %s", error)
 
+    def _tell_slow(self, chosen: Sequence[OpenDevice]) -> None:
+        """Once: nothing but numpy is left, and no setting of the user said that it should be so."""
+        if all(d.backend.name == "reference" for d in chosen) and ("", "", "slow") not in self._told:
+            self._told.add(("", "", "slow"))
+            log.warning(
+                "no backend can be used, so everything runs on the numpy reference, which is slow; "
+                "`jackfield doctor` says what is installed and why it is not used"
+            )
+
     def _of_class(self, device_class: str) -> list[Plugin]:
         listed = [p for p in self.plugins() if device_class in p.classes and p.found.dist != CORE]
         return sorted(listed, key=lambda p: (-p.priority, p.found.name))
@@ -242,6 +251,7 @@ class Registry:
         for terms in names.sets:
             if terms[0].is_auto:
                 chosen, named = self._auto(), False
+                self._tell_slow(chosen)
             else:
                 try:
                     chosen, named = self._together(text, terms), True

@@ -123,7 +123,7 @@ def report_of(drawn: Blueprint) -> Report:
                 if c.layout or c.again
             ],
             "memory": memory_report(drawn).to_dict(),
-            "notes": list(drawn.notes),
+            "notes": [*drawn.notes, *_crowded(drawn)],
         }
     )
 
@@ -150,6 +150,22 @@ def _summary(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> dict[str, Any]:
         "seconds": drawn.placement.seconds,
         "in_place": drawn.memory.reused,
     }
+
+
+def _crowded(drawn: Blueprint) -> list[str]:
+    """A line for each device whose memory does not hold what all steps it takes would need there."""
+    lacks: dict[int, dict[Tensor, Reason]] = {}
+    for node in drawn.flow.nodes:
+        for number, reason in drawn.placement.asked[node]:
+            if reason is not None and reason.code == "memory":
+                lacks.setdefault(number, {})[node] = reason
+    lines = []
+    for number, nodes in sorted(lacks.items()):
+        takers = "+".join(dict.fromkeys(drawn.panel.name(drawn.placement.device[node]) for node in nodes))
+        count = f"{len(nodes)} of {len(drawn.flow.nodes)} steps"
+        why = next(iter(nodes.values()))
+        lines.append(f"{drawn.panel.name(number)} lacks memory for {count}, which go to {takers}: {why}")
+    return lines
 
 
 def _final(drawn: Blueprint, node: Tensor, step: Step) -> Step:
@@ -338,8 +354,11 @@ def _why_moved(drawn: Blueprint, node: Tensor) -> Reason | None:
     return reason if number != drawn.placement.device[node] else None
 
 
-def tell(log: logging.Logger, drawn: Blueprint) -> None:
-    """One WARNING when something is not where it was wanted; each refusal once at INFO."""
+def tell(log: logging.Logger, drawn: Blueprint, known: set[str]) -> None:
+    """One WARNING when something is not where it was wanted, one a pin without effect; each refusal once at INFO.
+
+    known: what was warned of already, to be said no second time.
+    """
     told: dict[tuple[str, int, str], None] = {}
     fell = False
     for node in drawn.flow.nodes:
@@ -349,8 +368,14 @@ def tell(log: logging.Logger, drawn: Blueprint) -> None:
                 told[node.op, number, str(reason)] = None
     for op, number, text in told:
         log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), text)
+    idle = drawn.placement.idle
     for note in drawn.notes:
-        log.info("%s", note)
+        if note not in idle:
+            log.info("%s", note)
+    for note in idle:
+        if note not in known:
+            known.add(note)
+            log.warning("%s; it must be a constant's or state's whole name, or a node as explain() shows it", note)
     little = _little(drawn)
     if fell or little:
         log.warning("%s%s", summary(drawn), little)

@@ -18,6 +18,7 @@ from .spec import Shape, Spec
 F = (f32, f16, bf16)
 I = (i32, i8, i16, i64)
 Q = tuple(dtype for dtype in DTYPES.values() if dtype.is_block)
+STORED = (*F, *(dtype for dtype in Q if not dtype.is_activation))  # of weights and caches
 ANY = (f32, *(dtype for dtype in DTYPES.values() if dtype is not f32))
 ROWS = (i32, i64)
 

@@ -88,6 +88,9 @@ def load_graph(path: str | Path) -> Outputs:
     try:
         # numpy leaves a file open that it can't read, so it is opened here
         with Path(path).open("rb") as raw:
+            if raw.read(2) != b"PK":
+                raise GraphError(f"{path}: no graph file: must be what jackfield.save wrote, an npz archive")
+            raw.seek(0)
             file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise GraphError(f"{path}: no graph file: not an npz archive")

@@ -122,7 +122,7 @@ class States(Mapping[str, State]):
 class Session:
     """Plans that share constants, states and the compute arena. Calls of its plans are serial: Busy otherwise.
 
-    device: a selection such as "cuda:0+cpu"; None: JACKFIELD_DEVICE, else "auto".
+    device: a selection such as "cpu" or "cpu:0:0+cpu:0:1"; None: JACKFIELD_DEVICE, else "auto".
     policy: "strict" (a refused step is an error), "prefer" (it goes to the next device; the default for named devices)
         or "auto" (the default otherwise); None: JACKFIELD_POLICY, else the default.
     keep_states: states survive the loss of their device; only False is known.
@@ -139,6 +139,7 @@ class Session:
         self.policy = _policy(wanted, named=self._selection.named)
         self._checks = _checks(setting("JACKFIELD_CHECK"))
         self._store = Store()
+        self._warned: set[str] = set()
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, Store.end, self._store)
         self.states = States(self)
@@ -172,7 +173,7 @@ class Session:
         finally:
             self._store.arenas.lock.release()
         self._plans.add(plan)
-        tell(log, drawn)
+        tell(log, drawn, self._warned)
         drawn.settle()
         give_back()
         return plan

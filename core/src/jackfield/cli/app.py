@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 
@@ -19,6 +21,7 @@ from .explain import explain
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
+_ELSEWHERE = {"generate": "jackfield-llm", "chat": "jackfield-llm"}  # commands people know, by the dist that adds them
 INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 
@@ -38,22 +41,53 @@ class Commands(click.Group):
         entry = self._entries().get(cmd_name)
         return None if entry is None else _loaded(entry)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            if args and args[0] in _ELSEWHERE:
+                raise click.UsageError(
+                    f"{e.message} It comes with {_ELSEWHERE[args[0]]}, which is not installed.", ctx
+                ) from e
+            raise
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _output():  # --help and --version print here
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # here a full disk is still an error we can tell
+            with _output():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
         except DeviceNameError as e:
-            raise click.UsageError(str(e), ctx) from e
+            raise click.UsageError(str(e), self._invoked(ctx)) from e
         except Error as e:
             raise click.ClickException(str(e)) from e
-        except OSError as e:
-            if e.errno == errno.EPIPE:  # click ends without a word where the reader of a pipe has gone
-                raise
-            _drop_output()
-            raise click.ClickException(str(e)) from e
-        return result
+
+    def _invoked(self, ctx: click.Context) -> click.Context:
+        """The context of the command that ran, whose usage an error shows."""
+        name = ctx.invoked_subcommand
+        command = self.get_command(ctx, name) if name else None
+        return ctx if command is None else click.Context(command, parent=ctx, info_name=name)
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """What is printed inside has left this process at the end, or its failure, a full disk, is an error in words."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as e:
+        if e.errno == errno.EPIPE:  # click ends without a word where the reader of a pipe has gone
+            raise
+        _drop_output()
+        raise click.ClickException(str(e)) from e
 
 
 def _drop_output() -> None:

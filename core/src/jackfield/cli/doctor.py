@@ -13,7 +13,10 @@ import click
 from jackfield import registry
 from jackfield.backend import API
 from jackfield.discovery import CORE_VERSION
+from jackfield.errors import Error
 from jackfield.manifest import Manifest, this_platform
+from jackfield.names import HOST_CLASS
+from jackfield.session import POLICIES
 from jackfield.stages import BackendStatus
 from jackfield.variables import PREFIX, VARIABLES, setting, unknown
 
@@ -34,13 +37,15 @@ def doctor(ctx: click.Context, *, static: bool, deep: bool, as_json: bool) -> No
     """Say what is installed, what works, and why the rest does not. Exits with 1 when something is wrong."""
     found = [] if static else registry.devices()
     listed = registry.listed()
+    settings = [] if static else _wrong_settings(listed)
     fields = {
         "core": _core(),
         "environment": _environment([m for _, m in listed if m is not None]),
         "backends": [_backend(status, manifest) for status, manifest in listed],
         "devices": [device_fields(info) for info in found],
         "cards": _cards(),
-        "hints": [{"code": s.code, "text": f"{s.name}: {s.hint}", "install": ""} for s, _ in listed if s.hint],
+        "hints": [{"code": s.code, "text": f"{s.name}: {s.hint}", "install": ""} for s, _ in listed if s.hint]
+        + [{"code": "setting", "text": text, "install": ""} for text in settings],
         "notes": [f"{s.name}: {note}" for s, _ in listed for note in s.notes]
         + [f"{name}: {f.text}" + (f"; {f.hint}" if f.hint else "") for name, f in registry.findings(deep=deep)],
     }
@@ -48,7 +53,26 @@ def doctor(ctx: click.Context, *, static: bool, deep: bool, as_json: bool) -> No
         document("doctor", fields)
     else:
         _print(fields, [s for s, _ in listed])
-    ctx.exit(1 if any(s.state in WRONG for s, _ in listed) else 0)
+    ctx.exit(1 if any(s.state in WRONG for s, _ in listed) or settings else 0)
+
+
+def _wrong_settings(listed: list[tuple[BackendStatus, Manifest | None]]) -> list[str]:
+    """Variables of the user that can't be honoured, in words. A host always has its CPU: where its backend finds no
+    device, a variable of that backend is wrong.
+    """
+    wrong = []
+    try:
+        registry.select(None)
+    except Error as e:
+        wrong.append("JACKFIELD_DEVICE: " + str(e).partition("\n")[0])  # without the line that points
+    policy = setting("JACKFIELD_POLICY")
+    if policy and policy not in POLICIES:
+        wrong.append(f"JACKFIELD_POLICY={policy}: must be one of {', '.join(POLICIES)}")
+    for status, manifest in listed:
+        classes = {kind.device_class for kind in manifest.kinds} if manifest else set()
+        if status.state == "absent" and HOST_CLASS in classes and status.error:
+            wrong.append(status.error)
+    return wrong
 
 
 def _core() -> dict[str, Any]:

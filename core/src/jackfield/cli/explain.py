@@ -16,7 +16,7 @@ __all__ = ["explain"]
 
 @click.command()
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--device", "-d", help="A selection such as cuda:0+cpu; the default is JACKFIELD_DEVICE, else auto.")
+@click.option("--device", "-d", help="A selection such as sim+reference; the default is JACKFIELD_DEVICE, else auto.")
 @click.option(
     "--policy", type=click.Choice(["strict", "prefer", "auto"]), help="What happens to an op that is refused."
 )

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import sys
 
+from jackfield.errors import Error
 from jackfield.registry import Registry
 
 from .claims import claims
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m jackfield.conformance NAME (cpu, reference, ...)\n")
         return 2
-    backend = Registry().open_backend(arguments[0])
-    sys.stdout.write(claims(backend, backend.targets()[0]))
+    try:
+        backend = Registry().open_backend(arguments[0])
+    except Error as e:
+        sys.stderr.write(f"Error: {e}\n")
+        return 1
+    targets = backend.targets()
+    if not targets:
+        sys.stderr.write(
+            f"Error: {arguments[0]}: its backend names no targets; claims are made at one: write targets()\n"
+        )
+        return 1
+    sys.stdout.write(claims(backend, targets[0]))
     return 0
 
 

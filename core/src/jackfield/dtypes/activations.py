@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jackfield.dtypes.activation_blocks import round_to_int8_even, sums_of
 from jackfield.dtypes.dtype import F32
-from jackfield.dtypes.small_blocks import largest, round_to_int8
+from jackfield.dtypes.small_blocks import round_to_int8
 from jackfield.errors import AttributeValueError, ShapeError
 
 
@@ -27,8 +28,7 @@ def quantise_q8_0(x: ArrayLike) -> tuple[NDArray[np.int8], F32]:
 def quantise_q8_1(x: ArrayLike) -> tuple[NDArray[np.int8], F32, F32]:
     """As q8_0, with s f32 (..., K/32) = d times the integer sum of the block's quants."""
     q, d = quantise_q8_0(x)
-    sums = q.reshape(*d.shape, 32).sum(axis=-1, dtype=np.int32)
-    return q, d, d * sums.astype(np.float32)
+    return q, d, d * sums_of(q, 32).astype(np.float32)
 
 
 def quantise_q8_K(x: ArrayLike) -> tuple[NDArray[np.int8], F32, NDArray[np.int16]]:  # noqa: N802 - the type's name
@@ -36,15 +36,9 @@ def quantise_q8_K(x: ArrayLike) -> tuple[NDArray[np.int8], F32, NDArray[np.int16
 
     The element of largest magnitude becomes -127, so d has the opposite sign; halves round to even.
     """
-    blocks = _blocks("q8_K", x, 256)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        f = np.float32(-127) / largest(blocks)
-        dead = ~np.isfinite(f)
-        f = np.where(dead, 0, f)
-        d = np.where(dead, 0, 1 / f).astype(np.float32)
-    q = np.minimum(np.rint(f * blocks), 127).astype(np.int8).reshape(np.shape(x))
-    sums = q.reshape(*q.shape[:-1], q.shape[-1] // 16, 16).sum(axis=-1, dtype=np.int16)
-    return q, d[..., 0], sums
+    q, d = round_to_int8_even(_blocks("q8_K", x, 256))
+    q = q.reshape(np.shape(x))
+    return q, d[..., 0], sums_of(q, 16).astype(np.int16)
 
 
 def _blocks(name: str, x: ArrayLike, block: int) -> F32:

@@ -31,11 +31,13 @@ class Codec:
     decode: blocks u8 (n, block_nbytes) into out f32 (n, block).
     encode: finite x f32 (n, block) into blocks u8 (n, block_nbytes).
     bad: which blocks u8 (n, block_nbytes) have a scale that is no finite number: bool (n,).
+    weighted: as encode, with the importance of the elements f32 (n, block); None where the encoder weighs nothing.
     """
 
     decode: Callable[[U8, F32], None]
-    encode: Callable[[F32, U8], None] | None
+    encode: Callable[[F32, U8], None]
     bad: Callable[[U8], Bad]
+    weighted: Callable[[F32, U8, F32], None] | None = None
 
 
 def f16_at(*offsets: int) -> Callable[[U8], Bad]:
@@ -58,6 +60,7 @@ class DType:
     block, block_nbytes: elements and bytes of a block; 1 and the size of an element for plain dtypes.
     numpy: the array dtype of the same bytes; None for block types.
     gguf_id: the number of the type in GGUF files; None where the format has none.
+    is_activation: made for activations beside a weight in integer products; no type for stored weights or caches.
     """
 
     name: str
@@ -67,6 +70,7 @@ class DType:
     gguf_id: int | None
     is_float: bool = False
     is_integer: bool = False
+    is_activation: bool = False
     codec: Codec | None = None
 
     def __repr__(self) -> str:
@@ -78,6 +82,11 @@ class DType:
     @property
     def is_block(self) -> bool:
         return self.codec is not None
+
+    @property
+    def heeds_importance(self) -> bool:
+        """Whether `encode` makes use of an importance."""
+        return self.codec is not None and self.codec.weighted is not None
 
     def row_nbytes(self, elements: int) -> int:
         """Bytes of a row of so many elements. Raises: ShapeError if they don't fill whole blocks."""
@@ -93,11 +102,13 @@ class DType:
             return self.row_nbytes(1)
         return math.prod(shape[:-1]) * self.row_nbytes(shape[-1])
 
-    def encode(self, x: ArrayLike) -> U8:
+    def encode(self, x: ArrayLike, importance: ArrayLike | None = None) -> U8:
         """The bytes of real numbers x (..., K): u8 (..., K / block * block_nbytes).
 
         Block dtypes code f32 (others are converted to it). Plain floats round to nearest even and keep inf and NaN;
         plain integers take only whole numbers in range; bool is x != 0.
+        importance: (K,), how much an error in each column counts, finite and >= 0; only ratios matter. Dtypes that fit
+        their scales heed it (`heeds_importance`), others code as without.
         Raises: ShapeError; AttributeValueError (a ValueError) for what can't be coded.
         """
         array = np.asarray(x)
@@ -107,8 +118,9 @@ class DType:
             raise DTypeError(f"[encode {self.name}] x is {array.dtype}: it must be real numbers")
         row = self.row_nbytes(array.shape[-1])
         shape = (*array.shape[:-1], row)
+        weights = None if importance is None else _importance(self.name, array.shape[-1], importance)
         if self.codec is not None:
-            return _encode_blocks(self, self.codec, array).reshape(shape)
+            return _encode_blocks(self, self.codec, array, weights).reshape(shape)
         return _plain_bytes(self.name, np.dtype(self.numpy), array).reshape(shape)
 
     def decode(self, raw: ArrayLike) -> F32:
@@ -143,9 +155,18 @@ def _restore(name: str) -> DType:
     return REGISTERED[name]
 
 
-def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[Any]) -> U8:
-    if codec.encode is None:
-        raise DTypeError(f"[encode {dtype.name}] there is no encoder for this type: it can only be decoded")
+def _importance(name: str, columns: int, given: ArrayLike) -> F32:
+    """f32 (columns,) within 1e-6 .. 1: no column counts for nothing, so every sub-block can be fitted."""
+    weights = np.asarray(given, np.float64)
+    if weights.shape != (columns,):
+        raise ShapeError(f"[encode {name}] importance is {list(weights.shape)}: it must be [{columns}], one a column")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise AttributeValueError(f"[encode {name}] importance holds negative numbers, inf or NaN: it must be >= 0")
+    top = weights.max(initial=0)
+    return np.maximum(weights / top if top > 0 else np.ones(columns), 1e-6).astype(np.float32)
+
+
+def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[Any], importance: F32 | None) -> U8:
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow to inf is found below and named
         x = np.ascontiguousarray(array, np.float32).reshape(-1, dtype.block)
     out = np.empty((len(x), dtype.block_nbytes), np.uint8)
@@ -157,7 +178,11 @@ def _encode_blocks(dtype: DType, codec: Codec, array: NDArray[Any]) -> U8:
             block = start + int(finite.argmin())
             raise AttributeValueError(f"[encode {dtype.name}] block {block} holds inf or NaN: x must be finite in f32")
         with np.errstate(all="ignore"):  # what overflows ends in a scale that is not finite
-            codec.encode(piece, coded)
+            if importance is None or codec.weighted is None:
+                codec.encode(piece, coded)
+            else:
+                columns = importance.reshape(-1, dtype.block)
+                codec.weighted(piece, coded, columns[np.arange(start, start + len(piece)) % len(columns)])
         bad = dtype.first_bad_block(coded)
         if bad is not None:
             raise AttributeValueError(

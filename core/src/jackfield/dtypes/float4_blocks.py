@@ -68,11 +68,11 @@ def _encode_nvfp4(x: F32, blocks: U8) -> None:
 
 
 def _bad_mxfp4(blocks: U8) -> Bad:
-    return blocks[:, 0] == 255
+    return (blocks[:, :1] == 255).any(axis=1)
 
 
 def _bad_nvfp4(blocks: U8) -> Bad:
-    return (blocks[:, :4] > _TOP).any(axis=1)
+    return np.asarray((blocks[:, :4] > _TOP).any(axis=1))
 
 
 MXFP4 = Codec(_decode_mxfp4, _encode_mxfp4, _bad_mxfp4)

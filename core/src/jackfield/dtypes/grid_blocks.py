@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from jackfield.dtypes.codebooks import codebook, even_signs, sign_factors
 from jackfield.dtypes.dtype import F32, U8, Bad, Codec, f16_at
-from jackfield.dtypes.small_blocks import read_f16
+from jackfield.dtypes.grid_fits import Index, Search, largest_magnitude, root_mean_square, search
+from jackfield.dtypes.small_blocks import read_f16, write_f16
 
 U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
+Bits = NDArray[np.integer]  # small numbers, of the bits of words
 
 _SEVENS = np.array([0, 7, 14, 21], np.uint32)  # shifts of the sign codes of a word
 _TRIPLES = np.array([0, 3, 6, 9], np.uint16)  # shifts of the 3-bit fields of a word
@@ -33,12 +35,13 @@ def _nibbles(packed: U8) -> U8:
 
 
 def _fields(packed: U8, width: int) -> U16:
-    """All fields of `width` bits of each byte, lowest first, as the upper bits 8 .. of an index: (n, m) to u16."""
+    """All fields of `width` bits of each byte, lowest first, as bits 8 and up of an index: u8 (n, m) to u16."""
     shifts = np.arange(0, 8, width, dtype=np.uint8)
-    return (packed[:, :, None] >> shifts & (1 << width) - 1).reshape(len(packed), -1).astype(np.uint16) << 8
+    fields = packed[:, :, None] >> shifts & (1 << width) - 1
+    return fields.reshape(len(packed), -1).astype(np.uint16) << np.uint16(8)
 
 
-def _signed_rows(name: str, index: NDArray[np.unsignedinteger], signs: U8, factor: F32, out: F32) -> None:
+def _signed_rows(name: str, index: Bits, signs: U8, factor: F32, out: F32) -> None:
     """Write factor * sign * row. index (n, rows), signs (n, 32), factor (n, groups): an equal share of a block each."""
     rows = out.reshape(-1, 32, 8)
     np.take(codebook(name), index, axis=0, out=out.reshape(*index.shape, -1), mode="clip")
@@ -47,7 +50,7 @@ def _signed_rows(name: str, index: NDArray[np.unsignedinteger], signs: U8, facto
     groups *= factor[:, :, None]
 
 
-def _scaled(d: F32, n: U8 | U32, share: float) -> F32:
+def _scaled(d: F32, n: Bits, share: float) -> F32:
     """d * (0.5 + n) * share."""
     return d * (np.float32(0.5) + n.astype(np.float32)) * np.float32(share)
 
@@ -84,7 +87,7 @@ def _decode_iq3_s(blocks: U8, out: F32) -> None:
     _signed_rows("iq3_s", index, blocks[:, 74:106], factor, out)
 
 
-def _shifted_rows(index: U16, delta: F32, factor: F32, out: F32) -> None:
+def _shifted_rows(index: Bits, delta: F32, factor: F32, out: F32) -> None:
     """Write factor * (row + delta): index (n, 32); delta and factor (n, groups), an equal share of a block each."""
     np.take(codebook("iq1"), index, axis=0, out=out.reshape(-1, 32, 8), mode="clip")
     for part, operation in ((delta, np.add), (factor, np.multiply)):
@@ -99,10 +102,10 @@ def _decode_iq1_s(blocks: U8, out: F32) -> None:
     _shifted_rows(index, np.where(word & 0x8000, -_DELTA, _DELTA), factor, out)
 
 
-def _spread_scale(word: U16) -> U16:
+def _spread_scale(word: Bits) -> U16:
     """The bits of the f16 in the upper nibbles of four words, lowest first: (n, 4) to (n, 1)."""
-    top = word & 0xF000
-    return (top[:, :1] >> 12) | (top[:, 1:2] >> 8) | (top[:, 2:3] >> 4) | top[:, 3:]
+    nibbles = (word >> 12 & 15).astype(np.uint16) << np.array([0, 4, 8, 12], np.uint16)
+    return np.bitwise_or.reduce(nibbles, axis=1, keepdims=True)
 
 
 def _decode_iq1_m(blocks: U8, out: F32) -> None:
@@ -118,10 +121,123 @@ def _bad_iq1_m(blocks: U8) -> Bad:
     return (_spread_scale(_words(blocks, 48, 4, "<u2"))[:, 0] & 0x7C00) == 0x7C00
 
 
-IQ2_XXS = Codec(_decode_iq2_xxs, None, f16_at(0))
-IQ2_XS = Codec(_decode_iq2_xs, None, f16_at(0))
-IQ2_S = Codec(_decode_iq2_s, None, f16_at(0))
-IQ3_XXS = Codec(_decode_iq3_xxs, None, f16_at(0))
-IQ3_S = Codec(_decode_iq3_s, None, f16_at(0))
-IQ1_S = Codec(_decode_iq1_s, None, f16_at(0))
-IQ1_M = Codec(_decode_iq1_m, None, _bad_iq1_m)
+# Trial scales, relative to the largest magnitude over the largest value of a codebook, and to the root mean square.
+_OF_LARGEST = np.linspace(0.7, 1.35, 14)
+_OF_RMS = tuple(np.linspace(0.6, 1.8, 13).tolist())
+
+
+def _signed_search(name: str, largest: int, sub: int, *, even: bool) -> Search:
+    trials = tuple((_OF_LARGEST / largest).tolist())
+    return Search(lambda: (codebook(name),), sub, 15, trials, largest_magnitude, even)
+
+
+def _ternary_rows() -> tuple[F32, F32]:
+    return codebook("iq1") + _DELTA, codebook("iq1") - _DELTA
+
+
+def _all_ternary_rows() -> tuple[F32]:
+    return (np.concatenate(_ternary_rows()),)
+
+
+_SEARCH_IQ2_XXS = _signed_search("iq2_xxs", 43, 32, even=True)
+_SEARCH_IQ2_XS = _signed_search("iq2_xs", 43, 16, even=True)
+_SEARCH_IQ2_S = _signed_search("iq2_s", 43, 16, even=False)
+_SEARCH_IQ3_XXS = _signed_search("iq3_xxs", 62, 32, even=True)
+_SEARCH_IQ3_S = _signed_search("iq3_s", 15, 32, even=False)
+_SEARCH_IQ1_S = Search(_ternary_rows, 32, 7, _OF_RMS, root_mean_square, None)
+_SEARCH_IQ1_M = Search(_all_ternary_rows, 16, 7, _OF_RMS, root_mean_square, None)
+
+
+def _fit(x: F32, importance: F32 | None, how: Search, share: int) -> tuple[F32, U8, Index, U8]:
+    """Scale to store (n, 1), rounded to f16: `share` steps of the coded scales; their codes, rows and sign bytes."""
+    found = search(x, importance, how)
+    d = (np.float32(share) * found.step()).astype(np.float16).astype(np.float32)
+    codes, index = found.coded(d / np.float32(share))
+    return d, codes, index, found.signs
+
+
+def _pack_nibbles(codes: U8) -> U8:
+    return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+def _pack_fields(index: Index, width: int) -> U8:
+    """Bits 8 .. of each index as fields of `width` bits, lowest first: (n, m) to u8 (n, m * width / 8)."""
+    fields = (index >> 8).astype(np.uint8).reshape(len(index), -1, 8 // width)
+    return np.bitwise_or.reduce(fields << np.arange(0, 8, width, dtype=np.uint8), axis=2)
+
+
+def _write_words(blocks: U8, at: int, words: Bits) -> None:
+    kind = words.dtype.newbyteorder("<")
+    blocks[:, at : at + words.shape[1] * kind.itemsize] = np.ascontiguousarray(words, kind).view(np.uint8)
+
+
+def _sign_words(signs: U8, codes: U8) -> U32:
+    """Four 7-bit sign codes and a scale's code in each word: signs (n, 32), codes (n, 8) to u32 (n, 8)."""
+    sevens = (signs & 127).astype(np.uint32).reshape(-1, 8, 4) << _SEVENS
+    return np.bitwise_or.reduce(sevens, axis=2) | codes.astype(np.uint32) << 28
+
+
+def _encode_iq2_xxs(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, signs = _fit(x, importance, _SEARCH_IQ2_XXS, 8)
+    write_f16(blocks, 0, d)
+    low = np.ascontiguousarray(index.astype(np.uint8)).view("<u4")
+    _write_words(blocks, 2, np.stack([low, _sign_words(signs, codes)], axis=2).reshape(-1, 16))
+
+
+def _encode_iq2_xs(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, signs = _fit(x, importance, _SEARCH_IQ2_XS, 8)
+    write_f16(blocks, 0, d)
+    _write_words(blocks, 2, index.astype(np.uint16) | (signs & 127).astype(np.uint16) << 9)
+    blocks[:, 66:] = _pack_nibbles(codes)
+
+
+def _encode_iq2_s(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, signs = _fit(x, importance, _SEARCH_IQ2_S, 8)
+    write_f16(blocks, 0, d)
+    blocks[:, 2:34] = index & 255
+    blocks[:, 34:66] = signs
+    blocks[:, 66:74] = _pack_fields(index, 2)
+    blocks[:, 74:] = _pack_nibbles(codes)
+
+
+def _encode_iq3_xxs(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, signs = _fit(x, importance, _SEARCH_IQ3_XXS, 4)
+    write_f16(blocks, 0, d)
+    blocks[:, 2:66] = index
+    _write_words(blocks, 66, _sign_words(signs, codes))
+
+
+def _encode_iq3_s(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, signs = _fit(x, importance, _SEARCH_IQ3_S, 1)
+    write_f16(blocks, 0, d)
+    blocks[:, 2:66] = index & 255
+    blocks[:, 66:74] = _pack_fields(index, 1)
+    blocks[:, 74:106] = signs
+    blocks[:, 106:] = _pack_nibbles(codes)
+
+
+def _encode_iq1_s(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, _ = _fit(x, importance, _SEARCH_IQ1_S, 1)
+    write_f16(blocks, 0, d)
+    blocks[:, 2:34] = index & 255
+    fields = index.astype(np.uint16).reshape(-1, 8, 4)
+    high = np.bitwise_or.reduce((fields >> 8 & 7) << _TRIPLES, axis=2)
+    _write_words(blocks, 34, high | codes.astype(np.uint16) << 12 | (fields[:, :, 0] >> 11) << 15)
+
+
+def _encode_iq1_m(x: F32, blocks: U8, importance: F32 | None = None) -> None:
+    d, codes, index, _ = _fit(x, importance, _SEARCH_IQ1_M, 1)
+    blocks[:, :32] = index & 255
+    blocks[:, 32:48] = _pack_nibbles((index >> 8).astype(np.uint8))  # three bits of the row, then its delta
+    fields = np.bitwise_or.reduce(codes.astype(np.uint16).reshape(-1, 4, 4) << _TRIPLES, axis=2)
+    spread = d.astype(np.float16).view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) & 15
+    _write_words(blocks, 48, fields | spread << 12)
+
+
+IQ2_XXS = Codec(_decode_iq2_xxs, _encode_iq2_xxs, f16_at(0), _encode_iq2_xxs)
+IQ2_XS = Codec(_decode_iq2_xs, _encode_iq2_xs, f16_at(0), _encode_iq2_xs)
+IQ2_S = Codec(_decode_iq2_s, _encode_iq2_s, f16_at(0), _encode_iq2_s)
+IQ3_XXS = Codec(_decode_iq3_xxs, _encode_iq3_xxs, f16_at(0), _encode_iq3_xxs)
+IQ3_S = Codec(_decode_iq3_s, _encode_iq3_s, f16_at(0), _encode_iq3_s)
+IQ1_S = Codec(_decode_iq1_s, _encode_iq1_s, f16_at(0), _encode_iq1_s)
+IQ1_M = Codec(_decode_iq1_m, _encode_iq1_m, _bad_iq1_m, _encode_iq1_m)

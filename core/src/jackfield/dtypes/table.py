@@ -39,9 +39,9 @@ def _integer(name: str, of: type[np.generic], gguf_id: int | None) -> DType:
     return _add(DType(name, 1, plain.itemsize, plain, gguf_id, is_integer=True))
 
 
-def _block(gguf_id: int, codec: Codec) -> DType:
+def _block(gguf_id: int, codec: Codec, *, is_activation: bool = False) -> DType:
     row = GGUF_TYPES[gguf_id]
-    return _add(DType(row.name, row.block, row.block_nbytes, None, gguf_id, codec=codec))
+    return _add(DType(row.name, row.block, row.block_nbytes, None, gguf_id, is_activation=is_activation, codec=codec))
 
 
 f32 = _float("f32", np.float32, 0)
@@ -61,13 +61,13 @@ q4_1 = _block(3, small_blocks.Q4_1)
 q5_0 = _block(6, small_blocks.Q5_0)
 q5_1 = _block(7, small_blocks.Q5_1)
 q8_0 = _block(8, small_blocks.Q8_0)
-q8_1 = _block(9, activation_blocks.Q8_1)
+q8_1 = _block(9, activation_blocks.Q8_1, is_activation=True)
 q2_K = _block(10, low_k_blocks.Q2_K)  # noqa: N816 - the format's spelling
 q3_K = _block(11, low_k_blocks.Q3_K)  # noqa: N816 - the format's spelling
 q4_K = _block(12, k_blocks.Q4_K)  # noqa: N816 - the format's spelling
 q5_K = _block(13, k_blocks.Q5_K)  # noqa: N816 - the format's spelling
 q6_K = _block(14, k_blocks.Q6_K)  # noqa: N816 - the format's spelling
-q8_K = _block(15, activation_blocks.Q8_K)  # noqa: N816 - the format's spelling
+q8_K = _block(15, activation_blocks.Q8_K, is_activation=True)  # noqa: N816 - the format's spelling
 iq1_s = _block(19, grid_blocks.IQ1_S)
 iq1_m = _block(29, grid_blocks.IQ1_M)
 iq2_xxs = _block(16, grid_blocks.IQ2_XXS)

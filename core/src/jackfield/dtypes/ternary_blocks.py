@@ -1,7 +1,7 @@
 """Block dtypes of one or two bits an element: q1_0 (two values), q2_0 (four values), tq1_0 and tq2_0 (ternary).
 
-tq1_0 and tq2_0 were checked against the package `gguf` (0.19): decode bit for bit, encode byte for byte. It has no codec
-for q1_0 and q2_0.
+tq1_0 and tq2_0 were checked against the package `gguf` (0.19): decode bit for bit, encode byte for byte. It has no
+codec for q1_0 and q2_0.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from jackfield.dtypes import bf16, f16, f32, i32
+from jackfield.dtypes import f16, f32, i32
 from jackfield.dtypes.arrays import dtype_of, widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, bad_index, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import Q, always, four, known, not_negative, padded, precision, rank_of, slopes, touched
+from jackfield.rules import STORED, always, four, known, not_negative, padded, precision, rank_of, slopes, touched
 from jackfield.spec import Shape, Spec
-
-_CACHE = (f32, f16, bf16, *Q)
 
 
 def _fits(call: Call) -> None:
@@ -108,8 +106,8 @@ _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
     stored=True,
     accepts={
         "q": (f32,),
-        "k": _CACHE,
-        "v": _CACHE,
+        "k": STORED,
+        "v": STORED,
         "mask": (f16, f32),
         "sinks": (f32,),
         "kv_rows": (i32,),

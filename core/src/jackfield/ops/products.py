@@ -6,15 +6,13 @@ import math
 
 import numpy as np
 
-from jackfield.dtypes import f32, i32
+from jackfield.dtypes import f32, i32, q8_1
 from jackfield.dtypes.arrays import widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import F, Q, all_of, always, grouped, known, multiple, precision, rank_of, touched
+from jackfield.rules import STORED, F, Q, all_of, always, grouped, known, multiple, precision, rank_of, touched
 from jackfield.spec import Shape, Spec
-
-_WEIGHTS = (*F, *Q)
 
 
 def _dense_rows(call: Call) -> None:
@@ -45,7 +43,7 @@ def _product(call: Call, result: Spec) -> Work:
     shape=_linear,
     dtype=always(f32),
     work=_product,
-    accepts={"x": F, "weight": _WEIGHTS},
+    accepts={"x": F, "weight": STORED},
     tolerance="M",
     check=all_of(precision, _dense_rows),
     cases=[
@@ -70,6 +68,7 @@ def _product(call: Call, result: Spec) -> Work:
         case(rand(32), rand(5, 32), raises=ShapeError),
         case(rand(3, 32), rand(5, 32), precision="f16", raises=AttributeValueError),
         case(rand(3, 32), ints(5, 32, high=4), raises=DTypeError),
+        case(rand(3, 32), rand(5, 32, dtype=q8_1), raises=DTypeError),
     ],
 )
 def linear(x: Array, weight: Array, *, precision: str = "default") -> Array:  # noqa: ARG001 - f64 is always enough
@@ -154,7 +153,7 @@ def _experts_work(call: Call, result: Spec) -> Work:
     work=_experts_work,
     tolerance="M",
     stored=True,
-    accepts={"x": F, "weight": _WEIGHTS, "ids": (i32,)},
+    accepts={"x": F, "weight": STORED, "ids": (i32,)},
     check=all_of(precision, _dense_rows),
     cases=[
         case(rand(3, 1, 256), rand(4, 5, 256), ints(3, 2, high=4)),

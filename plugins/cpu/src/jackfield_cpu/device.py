@@ -124,4 +124,4 @@ class CpuProgram(Program):
             name = OPERANDS[op][operand]
             if what == "index":
                 raise BadIndex(f"[{op}] {name} holds the index {value}, which lies outside its axis")
-            raise KernelError(f"[{op}] {name} holds NaN or inf in block {value}, which a block dtype can't store")
+            raise KernelError(f"[{op}] {name} holds inf, NaN or too large a value in block {value}: it must be codable")

@@ -31,9 +31,23 @@ def read_settings(env: Mapping[str, str] | None = None) -> Settings:
     """
     if env is None:
         env = {} if sys.flags.ignore_environment else os.environ
-    parts = _positive(env, "JACKFIELD_CPU_PARTS") or 1
+    parts = _parts(env)
     threads = _positive(env, "JACKFIELD_CPU_THREADS") or default_threads()
     return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts)
+
+
+def _parts(env: Mapping[str, str]) -> int:
+    """Devices the CPU is cut into: no more than it has cores, each of which is a part's thread. Two are always given,
+    so that splitting can be tried on any machine.
+    """
+    parts = _positive(env, "JACKFIELD_CPU_PARTS") or 1
+    cores = default_threads()
+    if parts > max(2, cores):
+        raise Unavailable(
+            f"cpu: JACKFIELD_CPU_PARTS={parts}: more parts than the {cores} cores this process may use; "
+            f"must be at most {max(2, cores)}"
+        )
+    return parts
 
 
 def _positive(env: Mapping[str, str], name: str) -> int | None:
