@@ -174,7 +174,8 @@ void decode_iq1_m(const uint8_t* b, float* out) {
     for (int i = 0; i < 4; i++) bits |= read_short(b + 48 + 2 * i) >> 12 << 4 * i;
     const float d = half_to_float(uint16_t(bits));
     for (int u = 0; u < 32; u++) {
-        const uint32_t n = read_short(b + 48 + 2 * (u / 8)) >> 3 * (u / 2 % 4) & 7, high = uint32_t(nibble_of(b + 32, u));
+        const uint32_t n = read_short(b + 48 + 2 * (u / 8)) >> 3 * (u / 2 % 4) & 7,
+                       high = uint32_t(nibble_of(b + 32, u));
         shifted_row(b[u] | (high & 7) << 8, high & 8, d * float(2 * n + 1), out + 8 * u);
     }
 }

@@ -9,8 +9,9 @@
 
 namespace jackfield {
 
-// One block of a dtype that `decode_block` leaves to it. One build for all levels, in blocks/.
+// One block of a dtype that `decode_block` or `encode_block` leaves to them. One build for all levels, in blocks/.
 void decode_coded(int32_t dtype, const uint8_t* block, float* out);
+bool encode_coded(int32_t dtype, const float* x, uint8_t* block);
 
 namespace {
 

@@ -1,6 +1,7 @@
 // How the tiles read packed weights of each block dtype: 32 columns of sixteen rows (a unit) become eight vectors of
 // unsigned bytes, four columns of a row in each lane, and the factors that go with them. See packing.h for the layout.
-// Here: what all have in common, and the types without coded scales. formats_super.h and formats_codebook.h: the others.
+// Here: what all have in common, and the types without coded scales. formats_super.h and formats_codebook.h: the
+// others.
 #pragma once
 #include "jackfield/codebooks.h"
 #include "packing.h"

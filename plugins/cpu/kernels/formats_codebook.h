@@ -26,8 +26,7 @@ JF_INLINE void gather_rows(const uint64_t* table, vi index, vi* w) {
     const __m512i half = (__m512i)index;  // whole rows: half as many loads as two gathers of four bytes
     const __m512i low = _mm512_i32gather_epi64(_mm512_castsi512_si256(half), table, 8);
     const __m512i high = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(half, 1), table, 8);
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     w[0] = (vi)_mm512_permutex2var_epi32(low, even, high);
     w[1] = (vi)_mm512_permutex2var_epi32(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
 #else
@@ -48,8 +47,8 @@ JF_INLINE vi sign_masks(vi bits) {
 #endif
 }
 
-// 64 plus or minus each byte, which is below 64; `by` 16: plus or minus bytes below 16. Sums of bytes that end in 0..255
-// are right as sums of words, whatever is borrowed on the way.
+// 64 plus or minus each byte, which is below 64; `by` 16: plus or minus bytes below 16. Sums of bytes that end in
+// 0..255 are right as sums of words, whatever is borrowed on the way.
 JF_INLINE vi with_signs(vi bytes, vi bits, int by) {
     const vi mask = sign_masks(bits);
     return (bytes ^ mask) - mask + every_byte(by);
@@ -66,13 +65,12 @@ JF_INLINE vi parities_of_7(vi v) {
     return two ^ two >> 2 ^ two >> 4 ^ v >> 6;
 }
 // Sign bytes from codes of seven bits at bit `at`: the eighth makes the number of set bits even.
-JF_INLINE vi even_signs(vi codes, vi parities, int at) {
-    return ((codes >> at) & 127) | ((parities >> at) & 1) << 7;
-}
+JF_INLINE vi even_signs(vi codes, vi parities, int at) { return ((codes >> at) & 127) | ((parities >> at) & 1) << 7; }
 
 JF_INLINE vi odd(vi n) { return n + n + 1; }
 
-// ---- iq2: rows of eight, 8, 25 or 43 ---------------------------------------------------------------------------------
+// ---- iq2: rows of eight, 8, 25 or 43
+// ---------------------------------------------------------------------------------
 
 template <>
 struct Format<IQ2_XXS> : Form<IQ2_XXS, 7, 6, 1, STAGED> {
@@ -121,7 +119,8 @@ struct Format<IQ2_S> : Form<IQ2_S, 7, 6, 2, STAGED>, NibbleFactors<18> {
     }
 };
 
-// ---- iq3: rows of four ------------------------------------------------------------------------------------------------
+// ---- iq3: rows of four
+// ------------------------------------------------------------------------------------------------
 
 template <>
 struct Format<IQ3_XXS> : Form<IQ3_XXS, 7, 6, 1, STAGED> {
@@ -165,8 +164,7 @@ struct Format<IQ1_S> : Form<IQ1_S, 5, 4, 1, STAGED> {
     JF_INLINE static vi high(const uint8_t* q, int u, int row) { return word(q, 8 + u / 2, row) >> 16 * (u % 2); }
     JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
         const vi low = word(q, u, row), h = high(q, u, row);
-        for (int o = 0; o < 4; o++)
-            shifted_rows(((low >> 8 * o) & 255) | ((h >> 3 * o) & 7) << 8, h >> 15, w + 2 * o);
+        for (int o = 0; o < 4; o++) shifted_rows(((low >> 8 * o) & 255) | ((h >> 3 * o) & 7) << 8, h >> 15, w + 2 * o);
     }
     JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf*) {
         factor[0] = halves_at(s, row) * 0.125f * to_float(odd((high(q, u, row) >> 12) & 7));

@@ -21,7 +21,8 @@ struct BlockScratch {
         x = up_to(p.most_rows * x_row, 64);
         line = up_to(4 * p.k, 64);
         group = p.layout == ROWS16 ? 0 : group_nbytes(p.dtype, p.k);
-        staged = !weights.stage ? 0 : staged_nbytes(p, p.most_rows > WIDEST ? STAGED_GROUPS * p.k : block_length(p.dtype));
+        staged =
+            !weights.stage ? 0 : staged_nbytes(p, p.most_rows > WIDEST ? STAGED_GROUPS * p.k : block_length(p.dtype));
         own_x = workers > 1 && (p.most_rows * p.k <= 8192 || p.most_rows < workers);
     }
     // Of so many columns of a group.

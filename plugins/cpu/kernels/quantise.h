@@ -19,7 +19,7 @@ struct Activation {
     bool super;   // blocks of 256, halves to even (q8_K); else of 32, halves away from zero (q8_0)
     bool wide;    // quants as i16, of each four columns 0 2 1 3: for products of 16-bit pairs
     bool affine;  // sums in f32
-    int shift;  // the offset of the weights is 2^shift (0 where they have none)
+    int shift;    // the offset of the weights is 2^shift (0 where they have none)
     int halves;
 
     constexpr int64_t quant_nbytes() const { return wide ? 64 : 32; }

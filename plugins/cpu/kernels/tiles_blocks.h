@@ -113,8 +113,7 @@ template <int32_t D>
 void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
     using T = Format<D>;
     for (int64_t b = 0; b < blocks; b++) {
-        for (int i = 0; i < T::fields.quant_nbytes; i += 64)
-            _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+        for (int i = 0; i < T::fields.quant_nbytes; i += 64) _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
         for (int u = 0; u < T::UNITS; u++) {
 #pragma GCC unroll 4
             for (int row = 0; row < GROUP; row += W) {
@@ -274,7 +273,7 @@ JF_INLINE Weights weights() {
     if constexpr (T::WAY == DIRECT)
         return {a, round, tile_of_width<D>, nullptr};
     else
-        return {a, round, tile_of_width<T::HALVES == 1 ? ONE_FACTOR : TWO_FACTORS>, stage<D>};
+        return {a, round, tile_of_width < T::HALVES == 1 ? ONE_FACTOR : TWO_FACTORS >, stage<D>};
 }
 
 inline Weights weights_of(int32_t dtype) {

@@ -21,8 +21,8 @@ extern const Packer* const packers[];  // ends with a null; packing n of View.la
 namespace {
 
 #define JF_NAME(number, name, ...) , name
-const char* const DTYPE_NAMES[DTYPES] = {"f32", "f16", "bf16", "f64",  "i8",
-                                         "u8",  "i16", "i32",  "i64",  "bool" JF_BLOCK_DTYPES(JF_NAME)};
+const char* const DTYPE_NAMES[DTYPES] = {"f32", "f16", "bf16", "f64", "i8",
+                                         "u8",  "i16", "i32",  "i64", "bool" JF_BLOCK_DTYPES(JF_NAME)};
 #undef JF_NAME
 
 struct Unsupported : std::runtime_error {
