@@ -6,11 +6,17 @@
 namespace jackfield::JF_LEVEL {
 namespace {
 
-// Groups of a staged type that are decoded once for all panels of x: they and a panel fit in a core's second cache.
+// Groups that are decoded to memory once for all panels of x: they and a panel fit in a core's second cache.
 constexpr int64_t STAGED_GROUPS = 4;
 
-// Work memory: rounded x (one copy, or one a worker), then for each worker a widened row, a packed group, and what a
-// staged type is decoded to: one block for a single panel of x, else whole groups.
+JF_INLINE bool staged_ahead(const Weights& weights, int64_t rows) { return weights.stage && rows > WIDEST; }
+// Bytes of so many decoded columns of a group.
+JF_INLINE int64_t staged_nbytes(const Weights& weights, int64_t columns) {
+    return columns / 32 * (STAGED_QUANTS + staged_scales(weights.activation));
+}
+
+// Work memory: rounded x (one copy, or one a worker), then for each worker a widened row, a packed group, and decoded
+// weights: whole groups for many panels of x; else one block of a type that has no tile of its own.
 struct BlockScratch {
     int64_t x_row, x, line, group, staged;  // bytes
     bool own_x;                             // every worker rounds all of x: cheaper than meeting at a barrier
@@ -21,13 +27,10 @@ struct BlockScratch {
         x = up_to(p.most_rows * x_row, 64);
         line = up_to(4 * p.k, 64);
         group = p.layout == ROWS16 ? 0 : group_nbytes(p.dtype, p.k);
-        staged =
-            !weights.stage ? 0 : staged_nbytes(p, p.most_rows > WIDEST ? STAGED_GROUPS * p.k : block_length(p.dtype));
+        staged = staged_ahead(weights, p.most_rows) ? STAGED_GROUPS * staged_nbytes(weights, p.k)
+                 : weights.tile                     ? 0
+                                                    : staged_nbytes(weights, block_length(p.dtype));
         own_x = workers > 1 && (p.most_rows * p.k <= 8192 || p.most_rows < workers);
-    }
-    // Of so many columns of a group.
-    JF_INLINE static int64_t staged_nbytes(const Product& p, int64_t columns) {
-        return columns / 32 * (STAGED_QUANTS + staged_scales(weights_of(p.dtype).activation.halves));
     }
     JF_INLINE int64_t own() const { return line + group + staged; }
     JF_INLINE int64_t nbytes(int32_t workers) const { return x * (own_x ? workers : 1) + workers * own(); }
@@ -78,9 +81,11 @@ struct Groups {
     int64_t first, count;
 };
 
-// One panel of x times a group of a staged type, block by block: what is decoded stays in the first cache.
-JF_INLINE void multiply_staged(const Product& p, const Weights& weights, Tile tile, const uint8_t* group,
-                               const char* panel, int64_t width, char* staged, float* out) {
+// One panel of x times a group of a type that has no tile of its own, block by block: what is decoded stays in the
+// first cache.
+JF_INLINE void multiply_staged(const Product& p, const Weights& weights, const uint8_t* group, const char* panel,
+                               int64_t width, char* staged, float* out) {
+    const Tile tile = weights.staged_tile(width);
     const Fields fields = fields_of(p.dtype);
     const int64_t units = block_length(p.dtype) / 32, step = units * width * weights.activation.unit_nbytes();
     const uint8_t* quants = group + quants_at(p.dtype, p.k);
@@ -96,18 +101,17 @@ inline void multiply_groups(const Product& p, const char* x, int64_t segment, co
     const Weights weights = weights_of(p.dtype);
     const int64_t begin = p.begin(segment), rows = p.end(segment) - begin, size = group_nbytes(p.dtype, p.k);
     const int64_t row_nbytes = weights.activation.row_nbytes(p.k), quants = quants_at(p.dtype, p.k);
-    const int64_t columns = p.k / 32 * STAGED_QUANTS, staged_size = BlockScratch::staged_nbytes(p, p.k);
-    const bool ahead = weights.stage && rows > WIDEST;  // decode once for all panels
-    const int64_t blocks = weights.stage ? p.k / 32 : p.k / block_length(p.dtype);
+    const int64_t blocks = p.k / block_length(p.dtype), staged_size = staged_nbytes(weights, p.k);
+    const int64_t factors = p.k / 32 * STAGED_QUANTS;  // behind the decoded bytes of a group
+    const bool ahead = staged_ahead(weights, rows);
     for (int64_t i = 0; ahead && i < groups.count; i++) {
         const uint8_t* group = (const uint8_t*)groups.packed + i * size;
         uint8_t* to = (uint8_t*)staged + i * staged_size;
-        weights.stage(group, group + quants, p.k / block_length(p.dtype), to + columns, to);
+        weights.stage(group, group + quants, blocks, to + factors, to);
     }
     alignas(64) float out[WIDEST * GROUP];
     for (int64_t start = 0, width; start < rows; start += width) {
         width = panel_width(rows - start, WIDEST);
-        const Tile tile = weights.tile(width);
         const char* panel = x + (begin + start) * row_nbytes;
         char* to[WIDEST];
         for (int64_t m = 0; m < width; m++) to[m] = p.y(p, begin + start + m);
@@ -116,11 +120,11 @@ inline void multiply_groups(const Product& p, const char* x, int64_t segment, co
             const uint8_t* decoded = (const uint8_t*)staged + i * staged_size;
             memset(out, 0, size_t(width * GROUP * 4));
             if (ahead)
-                tile(decoded + columns, decoded, panel, blocks, out);
-            else if (weights.stage)
-                multiply_staged(p, weights, tile, group, panel, width, staged, out);
+                weights.staged_tile(width)(decoded + factors, decoded, panel, p.k / 32, out);
+            else if (weights.tile)
+                weights.tile(width)(group, group + quants, panel, blocks, out);
             else
-                tile(group, group + quants, panel, blocks, out);
+                multiply_staged(p, weights, group, panel, width, staged, out);
             const int64_t n = (groups.first + i) * GROUP, valid = p.n - n < GROUP ? p.n - n : GROUP;
             for (int64_t m = 0; m < width; m++) store_results(p, to[m], n, valid, out + m * GROUP);
         }
@@ -132,7 +136,7 @@ inline void multiply_groups(const Product& p, const char* x, int64_t segment, co
 JF_INLINE int64_t groups_at_once(const Product& p, int32_t workers) {
     const int64_t groups = groups_of(p.n), share = groups * p.segments / (4 * int64_t(workers));
     int64_t most = p.rows >= 64 * p.segments && share > 4 ? 4 : share;
-    if (weights_of(p.dtype).stage && p.most_rows > WIDEST && most > STAGED_GROUPS) most = STAGED_GROUPS;
+    if (staged_ahead(weights_of(p.dtype), p.most_rows) && most > STAGED_GROUPS) most = STAGED_GROUPS;
     if (most < 1) most = 1;
     for (int64_t c = most; 2 * c > most; c--)
         if (groups % (c * workers) == 0) return c;

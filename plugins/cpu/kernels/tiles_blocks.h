@@ -86,47 +86,62 @@ JF_INLINE void widen(vi* w) {
 // the hardware alone reached nine tenths of the rate of a plain read.
 constexpr int AHEAD = 3072;
 
-// Units in memory, decoded: what staged types become. Factors lie in the place of scales, f32[16] for each half.
-constexpr int32_t ONE_FACTOR = DTYPES, TWO_FACTORS = DTYPES + 1;
+// Units in memory, decoded: the bytes of 32 columns, and in the place of scales f32[16] of factors for each half, then
+// of minima for the affine types.
 constexpr int64_t STAGED_QUANTS = 32 * GROUP;
-constexpr int64_t staged_scales(int halves) { return 4 * GROUP * halves; }
+constexpr int64_t staged_scales(const Activation& a) { return 4 * GROUP * a.halves * (a.affine ? 2 : 1); }
 
-template <int HALVES_>
+// Numbers of these forms, beyond those of the dtypes.
+constexpr int32_t staged_form(int halves, bool affine) { return DTYPES + 2 * (halves - 1) + affine; }
+
+template <int HALVES_, bool AFFINE_>
 struct StagedFormat : Bytes {
-    static constexpr Fields fields{0, int(staged_scales(HALVES_)), int(STAGED_QUANTS), {}};
     static constexpr Way WAY = STAGED;
-    static constexpr bool IS_AFFINE = false;
+    static constexpr bool IS_AFFINE = AFFINE_;
     static constexpr int BITS = 7, HALVES = HALVES_, UNITS = 1;
     static constexpr Products PRODUCTS = products_of(BITS);
-    static constexpr Activation activation{false, PRODUCTS == WIDE, false, 0, HALVES};  // as the tiles see it
-    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf*) {
-        for (int half = 0; half < HALVES; half++) factor[half] = load<F32>((const char*)s + 4 * (GROUP * half + row));
+    static constexpr Activation activation{false, PRODUCTS == WIDE, IS_AFFINE, 0, HALVES};  // as the tiles see it
+    static constexpr Fields fields{0, int(staged_scales(activation)), int(STAGED_QUANTS), {}};
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf* least) {
+        const float* from = (const float*)s + row;
+        for (int half = 0; half < HALVES; half++) {
+            factor[half] = load<F32>((const char*)(from + GROUP * half));
+            if (IS_AFFINE) least[half] = load<F32>((const char*)(from + GROUP * (HALVES + half)));
+        }
     }
 };
 template <>
-struct Format<ONE_FACTOR> : StagedFormat<1> {};
+struct Format<staged_form(1, false)> : StagedFormat<1, false> {};
 template <>
-struct Format<TWO_FACTORS> : StagedFormat<2> {};
+struct Format<staged_form(1, true)> : StagedFormat<1, true> {};
+template <>
+struct Format<staged_form(2, false)> : StagedFormat<2, false> {};
+template <>
+struct Format<staged_form(2, true)> : StagedFormat<2, true> {};
 
 // `blocks` blocks of a group, decoded.
 template <int32_t D>
 void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
     using T = Format<D>;
     for (int64_t b = 0; b < blocks; b++) {
-        for (int i = 0; i < T::fields.quant_nbytes; i += 64) _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+        for (int i = 0; i < T::fields.quant_nbytes; i += 64)
+            _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
         for (int u = 0; u < T::UNITS; u++) {
 #pragma GCC unroll 4
             for (int row = 0; row < GROUP; row += W) {
                 vi w[8];
-                vf factor[T::HALVES];
+                vf factor[T::HALVES], least[T::HALVES];
                 T::quants(quants, u, row, w);
-                T::factors(scales, quants, u, row, factor, nullptr);
+                T::factors(scales, quants, u, row, factor, least);
                 for (int j = 0; j < 8; j++) memcpy(bytes + 4 * (GROUP * j + row), &w[j], sizeof(vi));
-                for (int half = 0; half < T::HALVES; half++)
-                    store<F32>((char*)factors + 4 * (GROUP * half + row), factor[half]);
+                float* const to = (float*)factors + row;
+                for (int half = 0; half < T::HALVES; half++) {
+                    store<F32>((char*)(to + GROUP * half), factor[half]);
+                    if (T::IS_AFFINE) store<F32>((char*)(to + GROUP * (T::HALVES + half)), least[half]);
+                }
             }
             bytes += STAGED_QUANTS;
-            factors += staged_scales(T::HALVES);
+            factors += staged_scales(T::activation);
         }
         scales += T::fields.scale_nbytes;
         quants += T::fields.quant_nbytes;
@@ -260,20 +275,28 @@ Tile tile_of_width(int64_t width) {
 struct Weights {
     Activation activation;  // what it asks of x
     void (*round)(const float* x, int64_t k, char* panel, int64_t width, int64_t m, int shift);
-    Tile (*tile)(int64_t width);
+    Tile (*tile)(int64_t width);  // reads the packed weight; null for staged types
+    // How blocks are decoded to memory and the tile that reads them there; null where that never pays.
     void (*stage)(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes);
-    // null: the tiles read the packed weight itself; else what `stage` makes of it, with so many halves
+    Tile (*staged_tile)(int64_t width);
 };
+
+// Direct types are decoded to memory too when many panels of x read them, if the shared tiles are no slower: those for
+// pairs allow for seven bits. Eight bits lie there decoded as they are.
+template <class T>
+constexpr bool IS_STAGED = T::WAY == STAGED || T::PRODUCTS == VNNI;
 
 template <int32_t D>
 JF_INLINE Weights weights() {
     using T = Format<D>;
     constexpr Activation a = T::activation;
-    const auto round = quantise_row<a.super, a.wide, a.affine, a.halves>;
-    if constexpr (T::WAY == DIRECT)
-        return {a, round, tile_of_width<D>, nullptr};
-    else
-        return {a, round, tile_of_width < T::HALVES == 1 ? ONE_FACTOR : TWO_FACTORS >, stage<D>};
+    Weights found{a, quantise_row<a.super, a.wide, a.affine, a.halves>, nullptr, nullptr, nullptr};
+    if constexpr (T::WAY == DIRECT) found.tile = tile_of_width<D>;
+    if constexpr (IS_STAGED<T> && D != Q8_0) {
+        found.stage = stage<D>;
+        found.staged_tile = tile_of_width<staged_form(a.halves, a.affine)>;
+    }
+    return found;
 }
 
 inline Weights weights_of(int32_t dtype) {
