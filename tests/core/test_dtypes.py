@@ -29,14 +29,33 @@ NAMES = [
     "i32",
     "i64",
     "bool",
+    "q1_0",
+    "q2_0",
     "q4_0",
     "q4_1",
     "q5_0",
     "q5_1",
     "q8_0",
+    "q8_1",
+    "q2_K",
+    "q3_K",
     "q4_K",
     "q5_K",
     "q6_K",
+    "q8_K",
+    "iq1_s",
+    "iq1_m",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq2_s",
+    "iq3_xxs",
+    "iq3_s",
+    "iq4_nl",
+    "iq4_xs",
+    "tq1_0",
+    "tq2_0",
+    "mxfp4",
+    "nvfp4",
 ]
 PLAIN = [dtype for dtype in DTYPES.values() if not dtype.is_block]
 
@@ -63,13 +82,14 @@ def test_kinds():
     assert [d.name for d in DTYPES.values() if d.is_float] == ["f32", "f16", "bf16", "f64"]
     assert [d.name for d in DTYPES.values() if d.is_integer] == ["i8", "u8", "i16", "i32", "i64"]
     assert [d.name for d in DTYPES.values() if d.is_block] == NAMES[10:]
+    assert [d.name for d in DTYPES.values() if d.is_activation] == ["q8_1", "q8_K"]
     assert all((d.numpy is None) == d.is_block for d in DTYPES.values())
     assert dtypes.bf16.numpy == np.dtype(ml_dtypes.bfloat16)
     assert all(d.block_nbytes == d.numpy.itemsize and d.block == 1 for d in PLAIN)
 
 
 def test_by_name_suggests_the_nearest_and_lists_all():
-    with pytest.raises(DTypeError, match=r"no dtype 'q4_k'; did you mean q4_K\? known: f32 f16 .* q6_K"):
+    with pytest.raises(DTypeError, match=r"no dtype 'q4_k'; did you mean q4_K\? known: f32 f16 .* nvfp4"):
         by_name("q4_k")
     with pytest.raises(DTypeError, match=r"no dtype 'zzzzzzz' known: f32"):
         by_name("zzzzzzz")
@@ -106,8 +126,7 @@ def test_by_gguf_id():
             assert (row.name, row.block, row.block_nbytes) == (dtype.name, dtype.block, dtype.block_nbytes)
     with pytest.raises(DTypeError, match=r"type 4 \(q4_2\) was removed .* convert the model again"):
         by_gguf_id(4)
-    with pytest.raises(DTypeError, match=r"type 16 \(iq2_xxs\) can't be computed with"):
-        by_gguf_id(16)
+    assert {by_gguf_id(number).name for number in GGUF_TYPES} == {row.name for row in GGUF_TYPES.values()}
     with pytest.raises(DTypeError, match="no GGUF type 99"):
         by_gguf_id(99)
 

@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from jackfield import gguf as jf_gguf
 from jackfield.dtypes import DTYPES, by_name
-from jackfield.errors import DTypeError, GGUFError
+from jackfield.errors import GGUFError
 
 V = GGUFValueType
 RANGES = {
@@ -67,6 +67,7 @@ ARRAYS = KINDS.flatmap(
 )
 KEYS = st.text(min_size=1, max_size=20).filter(lambda key: not key.startswith(("general.", "GGUF.")))
 PLAIN = [d for d in DTYPES.values() if d.numpy is not None and d.gguf_id is not None and d.name != "bf16"]
+UNKNOWN_THERE = {"q8_1", "q2_0"}  # the package has a wrong size of the one and not the other
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)
 
 
@@ -80,7 +81,7 @@ def plain_tensors(draw):
 
 @st.composite
 def block_tensors(draw):
-    dtype = draw(st.sampled_from([d for d in DTYPES.values() if d.is_block]))
+    dtype = draw(st.sampled_from([d for d in DTYPES.values() if d.is_block and d.name not in UNKNOWN_THERE]))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=3))
     raw = np.random.default_rng(draw(st.integers(0, 99))).integers(
         0, 256, (*shape[:-1], shape[-1] * dtype.block_nbytes)
@@ -315,21 +316,19 @@ def test_a_file_cut_after_opening_is_an_error_and_no_signal(tmp_path):
                 read()
 
 
-def test_types_nobody_computes_with_can_be_listed(tmp_path):
-    writer = gguf.GGUFWriter(tmp_path / "iq.gguf", "llama")
-    writer.add_tensor("w", np.zeros((4, 66), np.uint8), raw_dtype=GGMLQuantizationType.IQ2_XXS)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with jf_gguf.open(tmp_path / "iq.gguf") as file:
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.gguf_id is not None], ids=repr)
+def test_every_type_of_the_format_opens_and_reads(tmp_path, dtype):
+    # By hand: a header, one tensor of two rows, its data at byte 96.
+    row = dtype.encode(np.arange(2 * dtype.block).reshape(2, -1) % 3)
+    entry = struct.pack("<Q1sI2QIQ", 1, b"w", 2, dtype.block, 2, dtype.gguf_id, 0)
+    raw = (struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + entry).ljust(96, b"\0") + row.tobytes()
+    (tmp_path / "one.gguf").write_bytes(raw)
+    with jf_gguf.open(tmp_path / "one.gguf") as file:
         tensor = file.tensors["w"]
-        assert (tensor.type.name, tensor.shape, tensor.nbytes) == ("iq2_xxs", (4, 256), 264)
-        assert repr(tensor) == "<tensor 'w' iq2_xxs [4, 256]>"
-        with pytest.raises(DTypeError, match="iq2_xxs"):
-            tensor.dtype
-        with pytest.raises(DTypeError, match="iq2_xxs"):
-            tensor.numpy()
+        assert (tensor.type.name, tensor.shape, tensor.nbytes) == (dtype.name, (2, dtype.block), row.size)
+        assert tensor.dtype is dtype
+        assert repr(tensor) == f"<tensor 'w' {dtype.name} [2, {dtype.block}]>"
+        np.testing.assert_array_equal(tensor.numpy().astype(np.float32), dtype.decode(row))
 
 
 def test_version_2_reads_alike(tmp_path):

@@ -236,6 +236,8 @@ def test_a_block_that_cannot_be_coded_is_zero_and_a_fault():
 @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.is_block], ids=str)
 @pytest.mark.parametrize("bad", [NAN, -INF, 3e38])
 def test_the_bytes_of_such_a_block_are_zero(dtype, bad):
+    if dtype.name in ("mxfp4", "nvfp4", "q8_K"):  # their scales reach that far, or end at their largest
+        bad = bad if not math.isfinite(bad) else INF
     x = np.full((1, 3 * dtype.block), 0.5, np.float32)
     x[0, dtype.block + 5] = bad
     coded, found = faults_of(lambda: ops.cast.run(x, dtype=dtype))
@@ -424,7 +426,7 @@ def test_products_by_einsum(seed):
 def test_linear_with_blocks_uses_the_decoded_weight():
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((3, 256)).astype(np.float32), rng.standard_normal((5, 256)).astype(np.float32)
-    for dtype in (d for d in DTYPES.values() if d.is_block):
+    for dtype in (d for d in DTYPES.values() if d.is_block and not d.is_activation):
         want = x.astype(np.float64) @ dtype.decode(dtype.encode(w)).astype(np.float64).T
         np.testing.assert_allclose(ops.linear.run(x, ops.cast.run(w, dtype=dtype)), want, rtol=1e-6, atol=1e-5)
 

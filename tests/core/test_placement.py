@@ -309,3 +309,38 @@ def test_the_same_request_gives_the_same_plan(built, data):
             plan = jf.compile(built.tensors(), "one")
             texts.add(str(plan.explain()))
     assert len(texts) == 1
+
+
+# The cost a backend states
+
+
+class Priced(Picky):
+    """Says what `multiply` costs."""
+
+    price = None
+
+    def cost(self, step, target):
+        return self.price if step.op == "multiply" else super().cost(step, target)
+
+
+@pytest.mark.parametrize(("price", "winner"), [(None, "one:0"), (1e-9, "one:0"), (1.0, "two:0"), (0, "one:0")])
+def test_a_stated_cost_decides(price, winner):
+    priced, other = Priced([Minimal("one:0")]), Picky([Minimal("two:0")])
+    priced.price = price
+    x = jf.input("x", (4,))
+    with registered(priced, other):
+        plan = jf.compile(ops.multiply(x, x), "one+two")
+        assert plan.devices == (winner,)
+
+
+@pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf"), -1e-30])
+def test_a_cost_that_is_none_is_a_refusal_with_its_value(price):
+    priced = Priced([Minimal("one:0")])
+    priced.price = price
+    x = jf.input("x", (4,))
+    with registered(priced):
+        with pytest.raises(PlacementError, match=f"multiply: its cost is {price} seconds, must be a finite number"):
+            jf.compile(ops.multiply(x, x), "one", policy="strict")
+        plan = jf.compile(ops.multiply(x, x), "one+reference")
+        assert plan.devices == ("reference:0",)
+        assert "its cost is" in plan.explain().to_json()

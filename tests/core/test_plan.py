@@ -63,6 +63,35 @@ def test_random_graphs_on_the_simulated_device(built):
     check(built, "sim+reference")
 
 
+@given(graphs(), st.data())
+@settings(max_examples=80)
+def test_random_graphs_over_two_queues(built, data):
+    """Each part of `sim` is as late as it may be: a copy or an order that is missing shows as a wrong number."""
+    pins = [(t, f"sim:0:{data.draw(st.integers(0, 1))}") for t, _ in built.values if t.kind == "node"]
+    with jf.sim(parts=2):
+        check(built, "sim:0:0+sim:0:1+reference", pins=pins)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_chains_that_cross_between_two_queues(seed):
+    """Each step on a random part: memory is used again while the other part may still have to read it."""
+    random = np.random.default_rng(seed)
+    data = random.standard_normal((4, 8)).astype(np.float32)
+    pool, values, pins = [jf.input("x", (4, 8))], [data], []
+    pairs = [(ops.add, np.add), (ops.subtract, np.subtract), (ops.multiply, np.multiply)]
+    for _ in range(24):
+        a, b = random.integers(max(0, len(pool) - 3), len(pool), 2)
+        build, compute = pairs[random.integers(3)]
+        pool.append(build(pool[a], pool[b]))
+        with np.errstate(all="ignore"):
+            values.append(compute(values[a], values[b]))
+        pins.append((pool[-1], f"sim:0:{random.integers(2)}"))
+    with jf.sim(parts=2):
+        plan = jf.compile(pool[-1], "sim:0:0+sim:0:1", policy="strict", pins=pins)
+        for _ in range(2):
+            np.testing.assert_array_equal(plan(x=data), values[-1])
+
+
 # What goes in and comes out
 
 

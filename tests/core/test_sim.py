@@ -527,3 +527,36 @@ def test_the_public_function_and_its_block(monkeypatch):
     finally:
         monkeypatch.delenv("JACKFIELD_SIM")
         registry.refresh()
+
+
+# What the collector does in the middle
+
+
+def test_what_is_freed_inside_a_call_waits_for_its_end():
+    """The collector may drop a Session while an entry runs; the entries behind that one must not overtake it."""
+    first, second = SimBackend(Shape.of(parts=2)).devices()
+    dropped, order = [d.alloc(8, Usage.COMPUTE) for d in (first, second)], []
+
+    def entry() -> None:
+        for d, buffer in zip((first, second), dropped, strict=True):
+            d.free(buffer)
+        order.append("first")
+
+    first.enqueue(entry)
+    first.enqueue(lambda: order.append("second"))
+    second.wait(first.record())
+    second.enqueue(lambda: order.append("third"))
+    first.synchronize()
+    second.synchronize()
+    assert order == ["first", "second", "third"]
+    assert first.allocated == second.allocated == 0
+    with pytest.raises(DeviceError, match="was freed before"):
+        first.free(dropped[0])
+
+
+def test_an_error_of_a_late_free_is_logged(caplog):
+    one = device()
+    buffer = one.alloc(8, Usage.COMPUTE)
+    one.enqueue(lambda: (one.free(buffer), one.free(buffer)))
+    one.synchronize()
+    assert f"buffer {buffer.number} of 8 bytes was freed before" in caplog.text

@@ -19,12 +19,41 @@ def main() -> None:
     h = ops.linear(normed, packed)
     gated = ops.swiglu(h, h)
     soft = ops.softmax(ops.reshape(gated, shape=(1, 1, 5, 33)))
-    rows = ops.take_rows(packed, jf.input("ids", (4,), jf.i32))
+    rows = ops.take_rows(packed, jf.constant(np.array([0, 32, 7, 7], np.int32)))
     heads = ops.reshape(x, shape=(1, 1, 5, 64))
     attended = ops.attention(heads, heads, heads, scale=0.125, causal=True)
-    best = ops.argmax(soft)
-    outputs = (h, soft, rows, attended, best, ops.cast(x, dtype="f16"), ops.contiguous(x.T), ops.gelu(x), ops.sum(x))
-    feeds = {"x": rng.standard_normal((5, 64)).astype(np.float32), "ids": np.array([0, 32, 7, 7], np.int32)}
+    ids = jf.input("ids", (4,), jf.i32)
+    turned = ops.rope(ops.reshape(x, shape=(5, 1, 64)), jf.input("positions", (5,), jf.i32), mode="neox", n_dims=64)
+    experts = jf.constant(Blocks(rng.standard_normal((2, 32, 64)).astype(np.float32), jf.q8_0))
+    chosen = jf.constant(np.array([[0], [1], [1], [0], [1]], np.int32))
+    outputs = (
+        h,
+        soft,
+        rows,
+        attended,
+        ops.argmax(soft),
+        ops.argsort(x),
+        ops.top_k(x, k=3),
+        turned,
+        ops.linear_experts(ops.reshape(x, shape=(5, 1, 64)), experts, chosen),
+        ops.matmul(x, x.T),
+        ops.put_rows(ops.cast(x, dtype="f16"), ops.take_rows(x, ids), jf.constant(np.array([0, 2, -1, 4], np.int32))),
+        ops.write(x, ops.take_rows(x, ids), start=(1, 0)),
+        ops.norm(x, eps=1e-5),
+        ops.l2_norm(x, eps=1e-6),
+        ops.tile(x, repeats=(2, 1)),
+        ops.concatenate(x, x, axis=1),
+        ops.cast(x, dtype="q8_0"),
+        ops.cast(x, dtype="f16"),
+        ops.contiguous(x.T),
+        ops.gelu(x),
+        ops.sum(x),
+    )
+    feeds = {
+        "x": rng.standard_normal((5, 64)).astype(np.float32),
+        "ids": np.array([0, 4, 3, 3], np.int32),
+        "positions": np.arange(5, dtype=np.int32),
+    }
     ours = jf.Session(device="cpu", policy="strict").compile(outputs)(**feeds)
     oracle = jf.Session(device="reference").compile(outputs)(**feeds)
     for number, (a, b) in enumerate(zip(ours, oracle, strict=True)):

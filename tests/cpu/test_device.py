@@ -128,6 +128,31 @@ def test_a_container_quota_caps_the_threads(monkeypatch):
     assert default_threads() == 3
 
 
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "150000 100000"}, 1),
+        ({"cpu.max": "249000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "300000"}, 3),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
+        ({"cpu.cfs_quota_us": "350000", "cpu.cfs_period_us": "100000"}, 3),
+        ({}, None),
+    ],
+)
+def test_control_groups_of_both_versions_are_read(monkeypatch, tmp_path, files, cpus):
+    from jackfield_cpu import system
+
+    (tmp_path / "inner").mkdir()
+    for name, text in files.items():
+        (tmp_path / "inner" / name).write_text(text + "\n")
+    (tmp_path / "cpu.max").write_text("700000 100000\n")  # the parent allows more
+    monkeypatch.setattr(system, "_group_folders", lambda _: [tmp_path / "inner", tmp_path])
+    assert system._quota() == (7 if cpus is None else cpus)
+
+
 def test_threads_that_cannot_start_are_an_error_and_end_cleanly():
     out = python(
         """

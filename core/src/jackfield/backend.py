@@ -137,7 +137,7 @@ class Limits:
 
     max_buffer: bytes of one allocation; max_operand: bytes of one operand a kernel can address.
     max_steps, max_operands: steps, and distinct outside operands, of one run.
-    offload_rows: from this many rows on, streaming host constants to this device pays.
+    offload_rows: from this many rows on, streaming host constants to this device pays; this version does not read it.
     min_rows: by op name, fewer rows are refused.
     """
 
@@ -237,7 +237,7 @@ class Packing:
 
     name: becomes `Spec.layout`. nbytes: bytes of the packed form.
     pack(plain, packed): fills `packed` (writable, nbytes) from the plain bytes; releases the GIL where it takes long.
-    unpack(packed, plain): the way back, bit for bit; None for a one-way packing.
+    unpack(packed, plain): the way back, bit for bit, which conformance tries; None for a one-way packing.
     """
 
     name: str
@@ -387,7 +387,7 @@ class Backend(ABC):
         return None
 
     def cost(self, step: Step, target: Target) -> float | None:
-        """Seconds of one step; default from the op's declared work and the target's rates."""
+        """Seconds of one step, finite and at least 0; default from the op's declared work and the target's rates."""
         work = work_of(step)
         rates = target.rates
         return rates.launch + max(work.multiply_adds / rates.multiply_adds, work.nbytes / rates.nbytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 
 from .backend import Device, Reason, Step, refusal, work_of
 from .graph import Attrs
@@ -149,11 +149,14 @@ def _asked(opened: OpenDevice, step: Step) -> Answer:
     if seconds is None:
         work, rates = work_of(final), target.rates
         seconds = rates.launch + max(work.multiply_adds / rates.multiply_adds, work.nbytes / rates.nbytes)
+    seconds = float(seconds)
+    if not 0 <= seconds < inf:
+        return Answer(Reason(f"{step.op}: its cost is {seconds} seconds, must be a finite number of at least 0"), step)
     for i in dense:
         spec = step.operands[i]
         assert spec is not None
         seconds += target.rates.launch + 2 * spec.nbytes / target.rates.nbytes
-    return Answer(None, final, dense, float(seconds))
+    return Answer(None, final, dense, seconds)
 
 
 def _reads(opened: OpenDevice, step: Step) -> Sequence[str]:

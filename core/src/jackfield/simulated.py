@@ -14,6 +14,7 @@ A long file, and better whole: memory, queue and laws of a device lean on one an
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -65,9 +66,48 @@ GUARD_BYTE = 0xA5
 COPY = "contiguous"  # the op that a planner inserts where an operand must be dense
 QUEUE_LIMIT = 4096  # entries; a longer queue is worked off, as a device would
 
-# One lock for all simulated devices: a queue that waits for another one works that one off too.
-_lock = threading.RLock()
+log = logging.getLogger("jackfield")
 _numbers = count(1)
+
+
+class _Turn:
+    """The lock of all simulated devices: a queue that waits for another one works that one off too.
+
+    The collector may drop a Session in the middle of any call. What it frees then waits until that call is over, or
+    the entries behind the one that runs would come before its end.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._late: deque[Callable[[], None]] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            while self._depth == 1 and self._late:
+                try:
+                    self._late.popleft()()
+                except Error as e:
+                    log.warning("freed late: %s", e)
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    @property
+    def nested(self) -> bool:
+        """True: this turn is inside another one."""
+        return self._depth > 1
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Do this at the end of the outermost call under way; to be called in a turn."""
+        self._late.append(work)
+
+
+_lock = _Turn()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,14 +207,20 @@ class SimDevice(Device):
         if self._pid != os.getpid():  # the parent frees it
             return
         with _lock:
-            if not self.lost:
-                with suppress(DeviceLost):  # what the queue lost is told to those who read
-                    self._work_off()
-            block = self._block(buffer)
-            del self._blocks[buffer.number]
-            self._account(-buffer.nbytes)
-            self._check_guard(buffer.number, block)
-            poison(block.bytes)
+            if _lock.nested:
+                _lock.at_end(lambda: self._release(buffer))
+            else:
+                self._release(buffer)
+
+    def _release(self, buffer: Buffer) -> None:
+        if not self.lost:
+            with suppress(DeviceLost):  # what the queue lost is told to those who read
+                self._work_off()
+        block = self._block(buffer)
+        del self._blocks[buffer.number]
+        self._account(-buffer.nbytes)
+        self._check_guard(buffer.number, block)
+        poison(block.bytes)
 
     def write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         with _lock:

@@ -15,7 +15,7 @@ import numpy as np
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
 from .containment import contained
-from .errors import Busy, DeviceLost, ForkedError, OutOfMemory, PlanError
+from .errors import Busy, DeviceLost, ForkedError, GraphError, OutOfMemory, PlanError
 from .graph import ArraySource, Source, Tensor, source_bytes
 from .memory import Life, pack
 from .packing import Constant, Key
@@ -201,6 +201,7 @@ class Store:
             return False
         if type(device).borrow is Device.borrow:
             return False
+        _check_scales(_tensor(constant))
         data = plain_bytes(_tensor(constant))
         with contained(device.name, "borrow"):
             buffer = device.borrow(data)
@@ -351,6 +352,7 @@ def _release(constants: Iterable[Constant]) -> None:
 def _fill(device: Device, held: Held, constant: Constant) -> None:
     """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
     source = _source(constant)
+    _check_scales(_tensor(constant))
     data = plain_bytes(_tensor(constant), constant.value.window)
     if constant.packing is not None:
         packed = np.empty(held.nbytes, np.uint8).data
@@ -362,6 +364,21 @@ def _fill(device: Device, held: Held, constant: Constant) -> None:
         with contained(device.name, "write"):
             device.write(held.buffer, held.offset, data)
     source.release()
+
+
+def _check_scales(tensor: Tensor) -> None:
+    """Raises: GraphError for a weight with a block whose scale is inf, NaN or reserved: a result would be NaN."""
+    assert tensor.source is not None
+    dtype = tensor.spec.dtype
+    if not dtype.is_block or not tensor.spec.nbytes:
+        return
+    bad = dtype.first_bad_block(np.frombuffer(source_bytes(tensor.source, tensor.spec), np.uint8))
+    if bad is not None:
+        row, block = divmod(bad, tensor.spec.units[-1])
+        raise GraphError(
+            f"constant {tensor.name!r} is {tensor.spec}: block {block} of row {row} has a scale that is no finite "
+            "number; the data is damaged, get or convert the file again"
+        )
 
 
 def plain_bytes(tensor: Tensor, window: tuple[int, Spec] | None = None) -> memoryview:

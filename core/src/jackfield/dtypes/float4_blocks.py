@@ -63,7 +63,9 @@ def _to_e4m3(x: F32) -> U8:
 def _encode_nvfp4(x: F32, blocks: U8) -> None:
     groups = x.reshape(-1, 4, 16)
     blocks[:, :4] = _to_e4m3(np.abs(groups).max(axis=2) / np.float32(6))
-    q = _nearest(groups, (np.float32(0.5) * e4m3_values()[blocks[:, :4]])[:, :, None])
+    scale = (np.float32(0.5) * e4m3_values()[blocks[:, :4]])[:, :, None]
+    reach = np.float32(12) * scale  # beyond it differences could round to equal ones
+    q = _nearest(np.clip(groups, -reach, reach), scale)
     blocks[:, 4:] = (q[:, :, :8] | q[:, :, 8:] << 4).reshape(-1, 32)
 
 

@@ -1,4 +1,4 @@
-"""Every tensor type number the GGUF format knows: a reader needs the size of types nobody computes with.
+"""Every tensor type number the GGUF format knows, with its block and bytes.
 
 Numbers and sizes are those of ggml's enum; q8_1 takes 36 bytes a block (two f16 and 32 quants).
 """

@@ -17,7 +17,7 @@ class Tensor:
     """One tensor of a file.
 
     name: as in the file.
-    type: number, name and block of the format, also of types nobody here computes with.
+    type: number, name and block of the format.
     shape: numpy order, last axis innermost: the file's list of extents reversed.
     offset, nbytes: where its bytes lie in the file.
     """
@@ -34,7 +34,7 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
-        """Raises: DTypeError for a type of the format that can't be computed with."""
+        """The dtype of the type's number; every type of the format has one."""
         return by_gguf_id(self.type.id)
 
     @property

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from jackfield.dtypes import f32, i32, q8_1
+from jackfield.dtypes import f32, i32, q8_0, q8_1
 from jackfield.dtypes.arrays import widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import STORED, F, Q, all_of, always, grouped, known, multiple, precision, rank_of, touched
+from jackfield.rules import STORED, F, all_of, always, grouped, known, multiple, precision, rank_of, touched
 from jackfield.spec import Shape, Spec
 
 
@@ -116,7 +116,7 @@ def _matmul(call: Call) -> Shape:
         case(rand(3, 2, 5), rand(2, 5, 4), raises=ShapeError),
         case(rand(2, 5), rand(2, 5, 4), raises=ShapeError),
         case(rand(5), rand(5, 4), raises=ShapeError),
-        case(rand(3, 32), rand(32, 32, dtype=Q[0]), raises=DTypeError),
+        case(rand(3, 32), rand(32, 32, dtype=q8_0), raises=DTypeError),
     ],
 )
 def matmul(a: Array, b: Array) -> Array:

@@ -25,9 +25,9 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota() -> int | None:
-    """Whole CPUs the control group allows (at least 1), or None for no limit."""
+    """Whole CPUs the control groups allow (at least 1), or None for no limit: a thread too many would be throttled."""
     limits = [q for folder in _group_folders("cpu") if (q := _group_quota(folder)) is not None]
-    return max(1, int(min(limits) + 0.5)) if limits else None
+    return max(1, int(min(limits))) if limits else None
 
 
 def _group_folders(controller: str) -> list[Path]:
