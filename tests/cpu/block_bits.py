@@ -21,6 +21,17 @@ _HALVES = {  # byte offsets of f16 fields; first the scale, then a minimum
 _EIGHT = {"iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4, "iq1_s": 8, "iq1_m": 8}  # what makes whole numbers
 
 
+def random_blocks(dtype, shape, rng):
+    """Blocks of random bits with small scales: u8 (..., blocks, bytes of one)."""
+    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // dtype.block, dtype.block_nbytes), np.uint8)
+    set_scales(dtype.name, raw, lambda: rng.standard_normal(raw.shape[:-1]) * 0.01)
+    if dtype.name == "mxfp4":
+        raw[..., 0] = rng.integers(110, 125, raw.shape[:-1])
+    if dtype.name == "nvfp4":
+        raw[..., :4] = rng.integers(0, 0x30, (*raw.shape[:-1], 4))
+    return raw
+
+
 def set_scales(name, raw, draw):
     """Give blocks raw u8 (..., bytes) the scales and minima of draw(), real numbers (...)."""
     for at in _HALVES.get(name, (0,)):

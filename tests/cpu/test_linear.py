@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from block_bits import set_scales, set_unit_scales
+from block_bits import random_blocks, set_scales, set_unit_scales
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -26,25 +26,13 @@ levels = pytest.mark.parametrize("level", LEVELS)
 block_dtypes = pytest.mark.parametrize("name", BLOCKS)
 
 
-def random_blocks(name, shape, rng):
-    """Blocks of random bits with small scales: u8 (..., blocks, bytes of one)."""
-    dtype = DTYPES[name]
-    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // dtype.block, dtype.block_nbytes), np.uint8)
-    set_scales(name, raw, lambda: rng.standard_normal(raw.shape[:-1]) * 0.01)
-    if name == "mxfp4":
-        raw[..., 0] = rng.integers(110, 125, raw.shape[:-1])
-    if name == "nvfp4":
-        raw[..., :4] = rng.integers(0, 0x30, (*raw.shape[:-1], 4))
-    return raw
-
-
 def decoded(name, raw):
     return DTYPES[name].decode(raw.reshape(*raw.shape[:-2], -1)).astype(np.float64)
 
 
-def weight(name, shape, rng, **keywords):
+def weight(name, shape, rng):
     """A random block weight and its values in f64."""
-    raw = random_blocks(name, shape, rng, **keywords)
+    raw = random_blocks(DTYPES[name], shape, rng)
     return plain(raw, DTYPES[name], shape), decoded(name, raw)
 
 
@@ -90,7 +78,7 @@ def multiply(level, x, w, *, threads=1, strides=(), **attrs):
 def test_every_extent(level, name, blocks):
     rng = np.random.default_rng(blocks)
     k = blocks * DTYPES[name].block
-    raw, x = random_blocks(name, (max(COLUMNS), k), rng), rng.standard_normal((max(ROWS), k), np.float32)
+    raw, x = random_blocks(DTYPES[name], (max(COLUMNS), k), rng), rng.standard_normal((max(ROWS), k), np.float32)
     values, seen = decoded(name, raw), rounded(name, x)
     for n in COLUMNS:
         w = packed(plain(raw[:n], DTYPES[name], (n, k)))
@@ -177,7 +165,7 @@ def test_integer_sums_are_exact(level, name):
     """With scales of one the result is the integer sum: for random bits and for all of them at their largest."""
     rng = np.random.default_rng(11)
     k = DTYPES[name].block
-    raw = random_blocks(name, (31, k), rng)
+    raw = random_blocks(DTYPES[name], (31, k), rng)
     raw[7], raw[8] = 255, 0
     set_unit_scales(name, raw)
     x = np.clip(rng.standard_normal((6, k)) * 60, -126.9, 126.9).astype(np.float32)
@@ -239,13 +227,29 @@ def test_batches_share_weights(level, name, many, few):
 def test_rows_and_blocks_beside_a_view_are_not_read(level, name):
     rng = np.random.default_rng(19)
     dtype = DTYPES[name]
-    raw = random_blocks(name, (40, 2 * dtype.block), rng)
+    raw = random_blocks(DTYPES[name], (40, 2 * dtype.block), rng)
     values = decoded(name, raw[:20, :1])
     raw[:, 1], raw[20:] = 255, 255  # scales are NaN
     spec = Spec(dtype, (20, dtype.block), (2 * dtype.block_nbytes, dtype.block_nbytes))
     x = rng.standard_normal((3, dtype.block), np.float32)
     y = multiply(level, x, Tensor(spec, raw.reshape(-1)), threads=2)
     assert_near(y, *grouped(rounded(name, x), values))
+
+
+@levels
+@block_dtypes
+def test_rows_that_fill_up_a_group_change_nothing(level, name):
+    """Sixteen rows lie interleaved; those beyond the last one may hold anything, NaN too."""
+    rng = np.random.default_rng(71)
+    dtype = DTYPES[name]
+    raw = random_blocks(dtype, (32, 2 * dtype.block), rng)
+    raw[18:] = 255
+    full = packed(plain(raw, dtype, (32, 2 * dtype.block)))
+    part = plain(raw[:18], dtype, (18, 2 * dtype.block))
+    spoiled = Tensor(packed(part).spec, full.raw)
+    x = rng.standard_normal((21, 2 * dtype.block), np.float32)
+    for rows in (1, 21):
+        same_bits(multiply(level, x[:rows], spoiled, threads=2), multiply(level, x[:rows], part))
 
 
 @levels

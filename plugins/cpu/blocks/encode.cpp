@@ -147,7 +147,9 @@ bool encode_nvfp4(const float* x, uint8_t* b) {
     uint8_t q[16];
     for (int g = 0; g < 4; g++, x += 16) {
         b[g] = to_e4m3(magnitude(x, 16) / 6);
-        for (int i = 0; i < 16; i++) q[i] = nearest_e2m1(x[i], 0.5f * E4M3_VALUES[b[g]]);
+        const float scale = 0.5f * E4M3_VALUES[b[g]],
+                    reach = 12 * scale;  // beyond it differences could round to equals
+        for (int i = 0; i < 16; i++) q[i] = nearest_e2m1(fminf(fmaxf(x[i], -reach), reach), scale);
         write_nibbles(q, 8, b + 4 + 8 * g);
     }
     return true;

@@ -41,12 +41,12 @@ constexpr Products products_of(int bits) {
 #endif
 }
 
-// A type is DIRECT if the tiles have code of their own for it. Units of the STAGED ones, less common or slow to decode,
-// are decoded to memory first and multiplied by code that all of them share.
+// A type is DIRECT if tiles have code of their own for it. Blocks of STAGED ones, less common or slow to decode, are
+// decoded to memory first and multiplied by tiles that all of them share.
 enum Way { DIRECT, STAGED };
 
-// Columns of one factor, and what it multiplies: quant - 2^SHIFT; or the quant, and a minimum is added (AFFINE).
-enum Offset { AFFINE = -1 };  // else SHIFT
+// A value is factor * (quant - 2^OFFSET), or factor * quant + minimum where OFFSET is AFFINE.
+enum Offset { AFFINE = -1 };
 
 template <int32_t D, int BITS_, int OFFSET_, int HALVES_ = 1, Way WAY_ = DIRECT>
 struct Form {
@@ -245,8 +245,8 @@ struct Format<TQ1_0> : Form<TQ1_0, 2, 0, 1, STAGED>, OneScale {
     }
 };
 
-// Unsigned E4M3: exponent and fraction are those of an f32 after a shift, but for the bias. 0x7F stands for 0. Subnormal
-// ones are made by a subtraction, for an f32 that is subnormal on the way would cost a hundred cycles.
+// Unsigned E4M3: exponent and fraction are those of an f32 after a shift, but for the bias. 0x7F stands for 0.
+// Subnormal ones are made by a subtraction, for an f32 that is subnormal on the way would cost a hundred cycles.
 JF_INLINE vf e4m3(vi byte) {
     const vi bits = (byte & 127) << 20;
     const vf normal = of_bits(bits + (120 << 23)), small = of_bits(bits + (121 << 23)) - 0x1p-6f;
