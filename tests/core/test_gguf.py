@@ -141,8 +141,10 @@ def compare(ours, theirs):
     """Every field and every tensor of the two readers, the order included."""
     fields = {key: field for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
     assert list(ours.metadata) == list(fields)
+    assert list(ours.kinds) == list(ours.metadata)
     for key, field in fields.items():
         assert ours.metadata[key] == field.contents(), key
+        assert ours.kinds[key] == ("array" if field.types[0] == V.ARRAY else NAMES[field.types[0]]), key
     assert list(ours.tensors) == [t.name for t in theirs.tensors]
     assert ours.version == theirs.fields["GGUF.version"].parts[0][0]
     for tensor, their in zip(ours.tensors.values(), theirs.tensors, strict=True):

@@ -184,6 +184,11 @@ def test_the_default_is_known():
     assert sources._Package.parse(sources.DEFAULT).known.sha256.startswith("b179c9523d0e")
 
 
+def test_the_default_by_its_word(monkeypatch, tmp_path):
+    monkeypatch.setattr(sources, "_from_package", lambda spec, **_: tmp_path / spec)
+    assert sources.resolve("default") == sources.resolve() == tmp_path / sources.DEFAULT
+
+
 @pytest.mark.parametrize(
     "name", ["../../evil.gguf", "/etc/evil.gguf", "..\\..\\evil.gguf", "a/.hidden.gguf", "a/b c.gguf", "a/.gguf"]
 )

@@ -21,6 +21,7 @@ Q = tuple(dtype for dtype in DTYPES.values() if dtype.is_block)
 STORED = (*F, *(dtype for dtype in Q if not dtype.is_activation))  # of weights and caches
 ANY = (f32, *(dtype for dtype in DTYPES.values() if dtype is not f32))
 ROWS = (i32, i64)
+MAX_COUNT = 2**31 - 1
 
 
 # shape and dtype rules
@@ -104,6 +105,12 @@ def axis_of(call: Call, rank: int) -> int:
     if not -rank <= axis < rank:
         raise call.attr_error(f"axis is {axis}, must be within -{rank} to {rank - 1}")
     return axis % rank
+
+
+def countable(call: Call, what: str, count: int) -> None:
+    """There is an i32 for the index of each of these."""
+    if count > MAX_COUNT:
+        raise call.shape_error(f"{count} {what}, at most {MAX_COUNT}: they are numbered in i32")
 
 
 def multiple(call: Call, big: str, axis: int, small: str, small_axis: int) -> None:

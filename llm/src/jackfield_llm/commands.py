@@ -19,7 +19,7 @@ from jackfield_llm.model import Model, load
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import DEFAULT, resolve
 
-__all__ = ["chat", "generate"]
+__all__ = ["chat", "generate", "quietly"]
 
 _INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
@@ -77,7 +77,7 @@ def _model_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document with the text and the figures.")
 def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
     """Answer PROMPT from a GGUF model; '-' reads it from standard input."""
-    with _quietly():
+    with quietly():
         if prompt == "-":
             prompt = _input().read()
         _generate(prompt, options, raw=raw, as_json=as_json)
@@ -95,7 +95,7 @@ def _generate(prompt: str, options: dict[str, Any], *, raw: bool, as_json: bool)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line for each answer.")
 def chat(*, as_json: bool, **options: Any) -> None:
     """Talk with a GGUF model in the terminal. An empty line or Ctrl-D ends; Ctrl-C stops an answer."""
-    with _quietly(), _open(options) as model:
+    with quietly(), _open(options) as model:
         click.echo(
             f"{model.config.architecture} on {model.device_names}; Ctrl-C stops an answer, Ctrl-D ends.", err=True
         )
@@ -182,7 +182,7 @@ def _open(options: dict[str, Any]) -> Iterator[Model]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Ctrl-C ends the program without a word. jackfield's errors are told by the group of commands.
 
     What the encoding of a stream can't say becomes a replacement character instead of an error.

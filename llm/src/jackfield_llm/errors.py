@@ -7,13 +7,25 @@
   - ContextOverflow          more tokens than the context holds; also a ValueError
   - SamplingError            a sampling parameter, or logits, out of range; also a ValueError
   - SourceError              a model that cannot be found, fetched or trusted
+  - QuantizationError        a file that cannot be quantised as asked; also a ValueError
+  - EvaluationError          two models that cannot be compared; also a ValueError
 """
 
 from __future__ import annotations
 
 from jackfield import Error
 
-__all__ = ["ChatError", "ContextOverflow", "ModelError", "SamplingError", "SourceError", "TokenizerError", "shown"]
+__all__ = [
+    "ChatError",
+    "ContextOverflow",
+    "EvaluationError",
+    "ModelError",
+    "QuantizationError",
+    "SamplingError",
+    "SourceError",
+    "TokenizerError",
+    "shown",
+]
 
 _LONGEST = 80  # characters of a value from a file that an error repeats
 
@@ -54,3 +66,11 @@ class SamplingError(Error, ValueError):
 
 class SourceError(Error):
     """A model that cannot be found, fetched or trusted; the text says what was tried."""
+
+
+class QuantizationError(Error, ValueError):
+    """A file that cannot be quantised as asked."""
+
+
+class EvaluationError(Error, ValueError):
+    """Two models that cannot be compared, or a text too short to compare them on."""

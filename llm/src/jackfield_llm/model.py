@@ -189,11 +189,18 @@ class Model:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each token of a text that starts afresh: f32 [tokens, vocabulary]."""
+        parts = list(self.logit_parts(ids))
+        return np.concatenate(parts) if parts else np.empty((0, self._graphs.vocabulary), np.float32)
+
+    def logit_parts(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """The same, some rows at a time, as they are evaluated: of a long text they need not all be in memory.
+
+        The model must be left alone until the iterator has ended or is closed.
+        """
         with self._alone():
             known = self._known(ids, past=0)
             self._ids.clear()
-            parts = list(self._evaluate(known, "all"))
-        return np.concatenate(parts) if parts else np.empty((0, self._graphs.vocabulary), np.float32)
+            yield from self._evaluate(known, "all")
 
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""

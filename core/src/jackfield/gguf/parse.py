@@ -32,7 +32,7 @@ _KINDS = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "arra
 
 
 class Parser:
-    """One pass over a source; afterwards `version`, `alignment`, `metadata` and `tensors` are there."""
+    """One pass over a source; afterwards `version`, `alignment`, `metadata`, `kinds` and `tensors` are there."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -40,6 +40,7 @@ class Parser:
         self.inner_arrays = 0
         self.version, tensor_count, key_count = self._header()
         self.metadata: dict[str, Any] = {}
+        self.kinds: dict[str, str] = {}
         self.alignment = 32  # the format's default
         for index in range(key_count):
             self._key(index)
@@ -78,6 +79,7 @@ class Parser:
         kind = self._kind(field)
         value_at = cursor.pos
         self.metadata[key] = value = self._value(kind, field)
+        self.kinds[key] = kind
         if key == "general.alignment":
             self._align(kind, value, value_at)
 

@@ -11,7 +11,19 @@ from jackfield.dtypes.arrays import widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import STORED, F, all_of, always, grouped, known, multiple, precision, rank_of, touched
+from jackfield.rules import (
+    STORED,
+    F,
+    all_of,
+    always,
+    countable,
+    grouped,
+    known,
+    multiple,
+    precision,
+    rank_of,
+    touched,
+)
 from jackfield.spec import Shape, Spec
 
 
@@ -138,6 +150,8 @@ def _experts(call: Call) -> Shape:
             "x and ids must have equally many tokens, x and weight equal last axes"
         )
     multiple(call, "ids", -1, "x", -2)
+    countable(call, "slots of tokens", math.prod(ids.shape))
+    countable(call, "experts", weight.shape[0])
     return (*ids.shape, weight.shape[1])
 
 
@@ -170,6 +184,8 @@ def _experts_work(call: Call, result: Spec) -> Work:
         case(rand(3, 3, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
         case(rand(2, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
         case(rand(3, 32), rand(4, 5, 32), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(2**16, 1, 0), rand(4, 5, 0), ints(2**16, 2**15, high=4), raises=ShapeError),
+        case(rand(3, 1, 0), rand(2**31, 5, 0), ints(3, 2, high=4), raises=ShapeError),
         case(rand(3, 1, 32), rand(4, 5, 32), ints(3, 2, high=4), precision="", raises=AttributeValueError),
         case(rand(3, 1, 32), rand(4, 5, 32), rand(3, 2, dtype=f32), raises=DTypeError),
     ],

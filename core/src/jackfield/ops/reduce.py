@@ -8,7 +8,7 @@ from jackfield.dtypes import DType, f32, i32
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import F, always, axis_of, per_operand_element, rank_of
+from jackfield.rules import F, always, axis_of, countable, per_operand_element, rank_of
 from jackfield.spec import Shape
 
 _TIES = values([[0.0, 2.0, -0.0, 2.0, -1.0], [-INF, INF, INF, 1.0, -INF], [3.0, NAN, 5.0, NAN, 5.0]])
@@ -97,6 +97,7 @@ def _without_axis(call: Call) -> Shape:
     axis = axis_of(call, len(shape))
     if shape[axis] == 0:
         raise call.shape_error(f"x is {list(shape)}: the largest of nothing does not exist, axis is {axis}")
+    countable(call, f"elements on axis {axis}", shape[axis])
     return (*shape[:axis], *shape[axis + 1 :])
 
 
@@ -118,6 +119,7 @@ def _without_axis(call: Call) -> Shape:
         case(rand(4, 0), raises=ShapeError),
         case(rand(), raises=ShapeError),
         case(rand(4, 3), axis=-3, raises=AttributeValueError),
+        case(rand(2**31, 0), axis=0, raises=ShapeError),
     ],
 )
 def argmax(x: Array, *, axis: int = -1) -> Array:
@@ -130,6 +132,11 @@ def argmax(x: Array, *, axis: int = -1) -> Array:
     return np.where(nan.any(axis), nan.argmax(axis), np.where(nan, -np.inf, wide).argmax(axis))
 
 
+def _rows_can_be_numbered(call: Call) -> None:
+    rank_of(call, "x", 1)
+    countable(call, "columns", call["x"].shape[-1])
+
+
 @op(
     shape=lambda call: call["x"].shape,
     dtype=always(i32),
@@ -137,7 +144,7 @@ def argmax(x: Array, *, axis: int = -1) -> Array:
     accepts={"x": (f32,)},
     tolerance="E",
     stored=True,
-    check=lambda call: rank_of(call, "x", 1),
+    check=_rows_can_be_numbered,
     cases=[
         case(rand(3, 5)),
         case(_TIES),
@@ -148,6 +155,7 @@ def argmax(x: Array, *, axis: int = -1) -> Array:
         case(rand(4, 0)),
         case(rand(2, 256, low=0, high=1)),
         case(rand(), raises=ShapeError),
+        case(rand(0, 2**31), raises=ShapeError),
         case(rand(3, 5), descending=1, raises=AttributeValueError),
         case(ints(3, high=9), raises=DTypeError),
     ],
@@ -161,7 +169,7 @@ def argsort(x: Array, *, descending: bool = False) -> Array:
 
 
 def _k_fits(call: Call) -> None:
-    rank_of(call, "x", 1)
+    _rows_can_be_numbered(call)
     k, n = call.attr("k"), call["x"].shape[-1]
     if not 1 <= k <= n:
         raise call.attr_error(f"k is {k}, must be 1 to {n}, the last extent of x")
@@ -184,6 +192,7 @@ def _k_fits(call: Call) -> None:
         case(rand(0, 4), k=4),
         case(rand(3, 5), k=0, raises=AttributeValueError),
         case(rand(3, 5), k=6, raises=AttributeValueError),
+        case(rand(0, 2**31), k=1, raises=ShapeError),
         case(rand(3, 5), k=2.0, raises=AttributeValueError),
         case(rand(), k=1, raises=ShapeError),
     ],

