@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from block_bits import random_blocks
 
 import jackfield as jf
 from jackfield import ops
+from jackfield.dtypes import DTYPES
 
 
 def main() -> None:
@@ -26,6 +28,8 @@ def main() -> None:
     turned = ops.rope(ops.reshape(x, shape=(5, 1, 64)), jf.input("positions", (5,), jf.i32), mode="neox", n_dims=64)
     experts = jf.constant(Blocks(rng.standard_normal((2, 32, 64)).astype(np.float32), jf.q8_0))
     chosen = jf.constant(np.array([[0], [1], [1], [0], [1]], np.int32))
+    weights = [Raw(dtype, (33, 256), rng) for dtype in DTYPES.values() if dtype.is_block and not dtype.is_activation]
+    wide = ops.tile(x, repeats=(1, 4))
     outputs = (
         h,
         soft,
@@ -48,6 +52,7 @@ def main() -> None:
         ops.contiguous(x.T),
         ops.gelu(x),
         ops.sum(x),
+        *(ops.linear(wide, jf.constant(weight)) for weight in weights),
     )
     feeds = {
         "x": rng.standard_normal((5, 64)).astype(np.float32),
@@ -83,6 +88,14 @@ class Blocks:
 
     def release(self) -> None:
         pass
+
+
+class Raw(Blocks):
+    """A constant of random bits."""
+
+    def __init__(self, dtype: jf.DType, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+        self.dtype, self.shape = dtype, shape
+        self._raw = random_blocks(dtype, shape, rng).reshape(-1)
 
 
 if __name__ == "__main__":
