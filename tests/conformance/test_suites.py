@@ -522,7 +522,8 @@ class OneScratch(ReferenceDevice):
 class HoldsTheGil(ReferenceDevice):
     def compile(self, run, scratch):
         program = super().compile(run, scratch)
-        program.run = lambda: 3**900_000
+        steps = sum(len(group.steps) for group in run)
+        program.run = lambda: 3 ** (20_000 * steps)  # one operation of the interpreter, longer for more steps
         return program
 
 

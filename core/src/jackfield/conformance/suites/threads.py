@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -29,7 +30,7 @@ __all__ = ["trials"]
 
 THREADS = 4
 RUNS = 40
-LONG_ENOUGH = 0.2  # seconds of one run, so that another thread has something to wait for
+LONG_ENOUGH = 0.3  # seconds of one run, so that another thread has something to wait for
 MOST_STEPS = 4096
 TRIES = 5
 TICK = 0.001
@@ -194,7 +195,7 @@ def gil_is_released(seed: int, subject: Subject) -> list[str]:
             if steps > MOST_STEPS:
                 raise Refused(Reason(f"{MOST_STEPS} steps take less than {LONG_ENOUGH:g} s: too short to see", "other"))
         silences = [_silence_during(run) for _ in range(TRIES)]
-    if min(silences) < LONGEST_SILENCE:
+    if median(silences) < LONGEST_SILENCE:  # of a few, because on a busy machine each may be off to either side
         return []
     share = ", ".join(f"{silence:.0%}" for silence in silences)
     return [f"a thread that wakes every {TICK:g} s waits for {share} of runs of {steps} steps: the GIL is held"]
