@@ -26,6 +26,7 @@ __all__ = ["trials"]
 # (rows of x, rows of weight, blocks of a row): one, odd, and around the tiles and vectors of most kernels
 PRODUCTS = ((1, 1, 1), (1, 5, 2), (1, 33, 3), (3, 7, 1), (7, 9, 2), (33, 31, 2), (2, 64, 5))
 SCALES = (0.0, 1e-30, 1e-7, 6e-5, 1.0, 100.0)
+LARGE = float(np.finfo(np.float32).max) / (1 << 16)  # the largest of products, whose sums then stay finite in f32
 OPTIONS = {"take_rows": "x", "cast": "x", "linear": "weight", "linear_experts": "weight"}
 
 
@@ -49,8 +50,10 @@ def trials(seed: int) -> Iterator[Trial]:
         yield Trial(f"block-dtypes/reserved/{name}", partial(reserves_what_it_may, name, seed))
 
 
-def blocks_of(dtype: DType, edge: str, count: tuple[int, int], rng: np.random.Generator) -> Array:
-    """Blocks (rows, blocks a row) that decode to finite numbers. edge: what they hold."""
+def blocks_of(
+    dtype: DType, edge: str, count: tuple[int, int], rng: np.random.Generator, largest: float = np.inf
+) -> Array:
+    """Blocks (rows, blocks a row) that decode to finite numbers, none larger than this. edge: what they hold."""
     total = count[0] * count[1]
     if edge == "random":
         return raw_blocks(dtype, count, rng, largest=64.0)
@@ -62,7 +65,7 @@ def blocks_of(dtype: DType, edge: str, count: tuple[int, int], rng: np.random.Ge
         raw = rng.integers(0, 256, (256 * total, dtype.block_nbytes), np.uint8)
     with np.errstate(all="ignore"):
         size = np.abs(dtype.decode(raw)).max(-1)
-    usable = np.flatnonzero(valid(dtype, raw))
+    usable = np.flatnonzero(valid(dtype, raw) & (size <= largest))
     order = usable[np.argsort(size[usable], kind="stable")]
     order = order if edge in ("constant", "zero") else order[:total] if edge == "small" else order[-total:]
     return np.ascontiguousarray(np.resize(raw[order], (total, dtype.block_nbytes))).view(element(dtype)).reshape(count)
@@ -98,7 +101,7 @@ def decodes(dtype: str, op: str, edge: str, seed: int, subject: Subject) -> Verd
 
 def multiplies(dtype: str, edge: str, seed: int, subject: Subject) -> Verdict:
     rng = np.random.default_rng(seed)
-    blocks = blocks_of(DTYPES[dtype], edge, (9, 3), rng)
+    blocks = blocks_of(DTYPES[dtype], edge, (9, 3), rng, LARGE)
     return _product(blocks, inputs_for(blocks, 3, rng), DTYPES[dtype], subject)
 
 
