@@ -29,6 +29,7 @@ WARM_UP = 5  # a fifth of the cycles comes first: caches fill, the allocator fin
 SHARE = 0.02  # of resident memory may be added
 SLACK = 1 << 20  # bytes; what an allocator keeps back at its own pace
 BLOCKS = 0.25  # objects of Python a cycle; a leak is one at least
+FEW_BLOCKS = 30  # objects that come and go with the interpreter's own caches
 COUNT = 4096  # elements of a vector: one that leaks a thousand times is 16 MiB
 
 
@@ -75,7 +76,7 @@ def grows(cycle: Callable[[int], object], cycles: int, what: str) -> list[str]:
     found, rest = [], cycles - warm
     if more > max(SLACK, SHARE * bytes_before):
         found.append(f"{rest} {what} added {more} bytes to {bytes_before} in memory: {more // rest} each")
-    if blocks > BLOCKS * rest:
+    if blocks > FEW_BLOCKS + BLOCKS * rest:
         found.append(f"{rest} {what} left {blocks} objects of Python behind")
     return found
 
