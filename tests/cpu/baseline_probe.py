@@ -21,15 +21,19 @@ def main() -> None:
     h = ops.linear(normed, packed)
     gated = ops.swiglu(h, h)
     soft = ops.softmax(ops.reshape(gated, shape=(1, 1, 5, 33)))
-    rows = ops.take_rows(packed, jf.constant(np.array([0, 32, 7, 7], np.int32)))
+    some = jf.constant(np.array([0, 32, 7, 7], np.int32))
+    rows = ops.take_rows(packed, some)
     heads = ops.reshape(x, shape=(1, 1, 5, 64))
     attended = ops.attention(heads, heads, heads, scale=0.125, causal=True)
     ids = jf.input("ids", (4,), jf.i32)
     turned = ops.rope(ops.reshape(x, shape=(5, 1, 64)), jf.input("positions", (5,), jf.i32), mode="neox", n_dims=64)
     experts = jf.constant(Blocks(rng.standard_normal((2, 32, 64)).astype(np.float32), jf.q8_0))
     chosen = jf.constant(np.array([[0], [1], [1], [0], [1]], np.int32))
-    weights = [Raw(dtype, (33, 256), rng) for dtype in DTYPES.values() if dtype.is_block and not dtype.is_activation]
+    types = [dtype for dtype in DTYPES.values() if dtype.is_block and not dtype.is_activation]
+    weights = [jf.constant(Raw(dtype, (33, 256), rng)) for dtype in types]
+    stacks = [jf.constant(Raw(dtype, (2, 32, 256), rng)) for dtype in types]
     wide = ops.tile(x, repeats=(1, 4))
+    each = ops.reshape(wide, shape=(5, 1, 256))
     outputs = (
         h,
         soft,
@@ -52,7 +56,9 @@ def main() -> None:
         ops.contiguous(x.T),
         ops.gelu(x),
         ops.sum(x),
-        *(ops.linear(wide, jf.constant(weight)) for weight in weights),
+        *(ops.linear(wide, weight) for weight in weights),
+        *(ops.take_rows(weight, some) for weight in weights),
+        *(ops.linear_experts(each, stack, chosen) for stack in stacks),
     )
     feeds = {
         "x": rng.standard_normal((5, 64)).astype(np.float32),

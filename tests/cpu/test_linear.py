@@ -24,6 +24,7 @@ NUMBERS = st.floats(-300, 300, width=32) | st.integers(-254, 254).map(lambda n: 
 
 levels = pytest.mark.parametrize("level", LEVELS)
 block_dtypes = pytest.mark.parametrize("name", BLOCKS)
+weight_dtypes = pytest.mark.parametrize("name", [*BLOCKS, *FLOATS])
 
 
 def decoded(name, raw):
@@ -31,7 +32,10 @@ def decoded(name, raw):
 
 
 def weight(name, shape, rng):
-    """A random block weight and its values in f64."""
+    """A random weight of a block dtype or of floats, and its values in f64."""
+    if name in FLOATS:
+        array = rng.standard_normal(shape).astype(FLOATS[name])
+        return plain(array), array.astype(np.float64)
     raw = random_blocks(DTYPES[name], shape, rng)
     return plain(raw, DTYPES[name], shape), decoded(name, raw)
 
@@ -203,18 +207,14 @@ def test_hostile_rows(level, name):
 
 
 @levels
-@pytest.mark.parametrize("name", ["q4_1", "q6_K", "nvfp4", "iq2_xs", "f16"])
+@weight_dtypes
 @pytest.mark.parametrize(
     ("many", "few"), [((2, 4), ()), ((2, 4), (2, 2)), ((4, 3), (2, 1)), ((1, 6), (1, 3)), ((6,), (2,))]
 )
 def test_batches_share_weights(level, name, many, few):
     rng = np.random.default_rng(17)
     shape = (*few, 18, 256)
-    if name in BLOCKS:
-        w, values = weight(name, shape, rng)
-    else:
-        array = rng.standard_normal(shape).astype(FLOATS[name])
-        w, values = plain(array), array.astype(np.float64)
+    w, values = weight(name, shape, rng)
     x = rng.standard_normal((*many, 5, 256), np.float32)
     want, size = grouped(rounded(name, x) if name in BLOCKS else x.astype(np.float64), values)
     y = multiply(level, x, packed(w), threads=2)
@@ -317,29 +317,11 @@ def test_matmul(level, name):
     assert not run("matmul", [plain(a[0, 0, :, :0]), plain(b[0, 0, :0])], (5, 21), on=device(level, 1)).any()
 
 
-@levels
-@pytest.mark.parametrize("name", ["q4_1", "q5_K", "mxfp4", "iq3_s", "f32"])
-@pytest.mark.parametrize(
-    ("experts", "tokens", "slots", "rows"),
-    [
-        (1, 1, 1, 1),
-        (5, 3, 2, 1),
-        (8, 40, 4, 4),
-        (3, 33, 6, 2),
-        (300, 9, 8, 1),
-        (10, 300, 2, 1),
-        (4, 2, 16, 8),
-        (7, 5, 10, 5),
-    ],
-)
-def test_experts(level, name, experts, tokens, slots, rows):
+def experts_are_right(level, name, experts, tokens, slots, rows):
+    """Random choices, some of them -1, against numpy; the weight plain and packed."""
     rng = np.random.default_rng(43)
     shape = (experts, 18 if experts < 300 else 32, 256)
-    if name in BLOCKS:
-        w, values = weight(name, shape, rng)
-    else:
-        array = rng.standard_normal(shape).astype(np.float32)
-        w, values = plain(array), array.astype(np.float64)
+    w, values = weight(name, shape, rng)
     x = rng.standard_normal((tokens, rows, 256), np.float32)
     ids = rng.integers(-1, experts, (tokens, slots), np.int32)
     seen = rounded(name, x) if name in BLOCKS else x.astype(np.float64)
@@ -351,6 +333,30 @@ def test_experts(level, name, experts, tokens, slots, rows):
         y = run("linear_experts", [plain(x), operand, plain(ids)], shape, on=device(level, 3))
         assert_near(y, want, size)
     assert not y[ids < 0].any()
+
+
+@levels
+@weight_dtypes
+@pytest.mark.parametrize(("experts", "tokens", "slots", "rows"), [(5, 3, 2, 1), (3, 33, 6, 2)])
+def test_experts(level, name, experts, tokens, slots, rows):
+    experts_are_right(level, name, experts, tokens, slots, rows)
+
+
+@levels
+@pytest.mark.parametrize("name", ["q4_1", "q5_K", "mxfp4", "iq3_s", "f32"])
+@pytest.mark.parametrize(
+    ("experts", "tokens", "slots", "rows"),
+    [
+        (1, 1, 1, 1),
+        (8, 40, 4, 4),
+        (300, 9, 8, 1),
+        (10, 300, 2, 1),
+        (4, 2, 16, 8),
+        (7, 5, 10, 5),
+    ],
+)
+def test_one_expert_or_many_few_tokens_or_many(level, name, experts, tokens, slots, rows):
+    experts_are_right(level, name, experts, tokens, slots, rows)
 
 
 @levels
