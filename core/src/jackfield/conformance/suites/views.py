@@ -1,8 +1,8 @@
-"""Suite `views`: operands and targets that lie strided, at every rank a case has; all bytes between them are NaN."""
+"""Suite `views`: operands and targets that lie strided, at every rank and in all dtypes of a case; all bytes between them are NaN."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 
 from jackfield.conformance.cases import Example, Layout, examples, relaid
@@ -20,21 +20,23 @@ LAYOUTS: tuple[Layout, ...] = ("rows", "sliced", "transposed", "broadcast", "pit
 
 def trials(seed: int) -> Iterator[Trial]:
     for name in RUNNING:
-        for plain in _one_a_rank(name, seed):
+        for plain in _few(name, seed):
             for layout in LAYOUTS:
                 changed = relaid(plain, layout)
                 if changed is not None:
                     yield Trial(f"views/{changed.id}", partial(_judged, changed))
 
 
-def _one_a_rank(name: str, seed: int) -> Iterator[Example]:
-    """A dense example for each rank of the first operand and each size of its elements."""
-    seen = set()
+def _few(name: str, seed: int) -> Iterator[Example]:
+    """A dense example for each rank of the first operand and size of its elements, and for each choice of dtypes."""
+    seen: set[Hashable] = set()
+    usual = OPS[name].declared.accepts
     for example in examples(OPS[name], seed):
         spec = next(iter(example.views.values())).spec
-        key = spec.rank, spec.dtype.block_nbytes, len(example.views)
-        if example.layout == "dense" and key not in seen and example.result.size > 1:
-            seen.add(key)
+        shapes = spec.rank, spec.dtype.block_nbytes, len(example.views)
+        dtypes = frozenset((n, v.spec.dtype) for n, v in example.views.items() if v.spec.dtype is not usual[n][0])
+        if example.layout == "dense" and not {shapes, dtypes} <= seen and example.result.size > 1:
+            seen |= {shapes, dtypes}
             yield example
 
 
