@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jackfield
@@ -239,20 +239,39 @@ def test_counts_equal_cases(tmp_path):
     assert (again["schema"], again["seed"], again["level"]) == ("jackfield.conformance/1", 7, None)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # each try writes the whole file anew
 @given(st.integers(0, 10_000), st.characters(min_codepoint=48, max_codepoint=122))
-def test_any_byte_changes_the_digest(at, other):
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"jackfield-kit-{os.getpid()}.json"
+def test_any_byte_changes_the_digest(tmp_path, at, other):
+    path = tmp_path / "r.json"
     written(some_results(), path)
     text = path.read_text()
     places = [i for i, c in enumerate(text) if not c.isspace()]
     i = places[at % len(places)]
-    try:
-        if text[i] != other:
-            path.write_text(text[:i] + other + text[i + 1 :])
-            with pytest.raises(report.ReportError):
-                report.load(path)
-    finally:
-        path.unlink()
+    if text[i] != other:
+        path.write_text(text[:i] + other + text[i + 1 :])
+        with pytest.raises(report.ReportError):
+            report.load(path)
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (lambda f: f["suites"]["buffers"].update(failed=0), "buffers counts"),
+        (lambda f: f["suites"]["ops"].update(passed=2, unsupported=0), "ops counts"),
+        (lambda f: f["suites"].update(views=dict.fromkeys(KINDS, 1)), "views counts"),
+        (lambda f: f["suites"].pop("ops"), "'ops/a'"),
+        (lambda f: f["cases"].pop(), "buffers counts"),
+        (lambda f: f["cases"][0].update(result="fine"), "'fine'"),
+        (lambda f: f.pop("cases"), "no cases"),
+        (lambda f: f.update(suites=[]), "no suites"),
+    ],
+)
+def test_counts_must_be_those_of_the_cases(tmp_path, forge, words):
+    fields = report.document({"core": "0"}, ("ops", "buffers"), 7, some_results())
+    forge(fields)
+    (tmp_path / "r.json").write_text(json.dumps(fields | {"digest": report.digest(fields)}))
+    with pytest.raises(report.ReportError, match=words):
+        report.load(tmp_path / "r.json")
 
 
 def test_compare_lists_what_got_worse(tmp_path):

@@ -22,7 +22,19 @@ from jackfield.graph import Attrs
 from jackfield.op import OPS, Array, Case, Draw, Op, values
 from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
 
-__all__ = ["HELD", "Example", "Layout", "assignments", "examples", "made", "relaid", "wrong_uses"]
+__all__ = [
+    "HELD",
+    "Example",
+    "Layout",
+    "assignments",
+    "drawn",
+    "examples",
+    "made",
+    "raw_blocks",
+    "relaid",
+    "valid",
+    "wrong_uses",
+]
 
 Layout = Literal[
     "dense",

@@ -185,7 +185,7 @@ def _ulp(want: Array, dtype: DType) -> Array:
 
 
 def _row_max(size: Array) -> Array:
-    return size.max(-1, keepdims=True) if size.ndim else size
+    return np.asarray(size.max(-1, keepdims=True)) if size.ndim else size
 
 
 def _factor(example: Example) -> float:

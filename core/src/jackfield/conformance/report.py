@@ -68,7 +68,25 @@ def load(path: Path) -> dict[str, Any]:
         )
     if fields.get("digest") != digest(fields):
         raise ReportError(f"{path}: the digest does not fit: it was changed after it was written")
+    if (wrong := _miscounted(fields)) is not None:
+        raise ReportError(f"{path}: {wrong}; the counts must be those of its cases")
     return fields
+
+
+def _miscounted(fields: Mapping[str, Any]) -> str | None:
+    """The first suite whose counts are not those of its cases, or what else is no list of cases."""
+    suites, cases = fields.get("suites"), fields.get("cases")
+    if not isinstance(suites, dict) or not isinstance(cases, list):
+        return "it has no suites, or no cases"
+    found: dict[str, dict[str, int]] = {suite: dict.fromkeys(KINDS, 0) for suite in suites}
+    for case in cases:
+        name, kind = (case.get("id"), case.get("result")) if isinstance(case, dict) else (None, None)
+        suite = name.partition("/")[0] if isinstance(name, str) else None
+        if suite not in found or kind not in KINDS:
+            return f"the case {name!r} is {kind!r}, and of no suite that it counts"
+        found[suite][kind] += 1
+    wrong = next((suite for suite, row in suites.items() if row != found[suite]), None)
+    return None if wrong is None else f"{wrong} counts {suites[wrong]}, its cases are {found[wrong]}"
 
 
 def regressions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
