@@ -23,7 +23,7 @@ from jackfield.backend import (
 from jackfield.conformance.suites import SUITES
 from jackfield.conformance.trials import Subject
 from jackfield.conformance.worker import outcome
-from jackfield.dtypes import q4_0
+from jackfield.dtypes import bf16, f32, i64, q4_0
 from jackfield.op import OPS
 from jackfield.reference import (
     HostBuffer,
@@ -317,14 +317,21 @@ def test_errors(device, where):
 
 
 class ReadsDense(ReferenceDevice):
-    """Says it reads strides, and takes every operand for a dense one."""
+    """Says it reads strides, and takes every operand, or those of one dtype, for a dense one."""
+
+    def __init__(self, only=None):
+        super().__init__()
+        self.only = only
+
+    def dense(self, spec):
+        return spec.dense() if self.only in (None, spec.dtype) else spec
 
     def compile(self, run, scratch):
         groups = []
         for group in run:
             steps = []
             for placed in group.steps:
-                places = tuple(p and replace(p, spec=p.spec.dense()) for p in placed.operands)
+                places = tuple(p and replace(p, spec=self.dense(p.spec)) for p in placed.operands)
                 steps.append(replace(placed, operands=places))
             groups.append(replace(group, steps=tuple(steps)))
         return super().compile(groups, scratch)
@@ -334,6 +341,54 @@ def test_views():
     found = bad("views", Few(ReadsDense()), "/f32")
     assert any(name.startswith("views/add/") for name in found)
     assert any(name.endswith("/windows") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "layouts"),
+    [
+        ("add", bf16, ("sliced", "transposed", "broadcast")),
+        ("linear", bf16, ("sliced", "transposed", "broadcast")),
+        ("linear", q4_0, ("sliced", "broadcast")),  # a product has no axes to swap but the one of its blocks
+        ("put_rows", i64, ("sliced",)),  # nor has a list of rows
+    ],
+)
+def test_views_in_every_dtype(op, dtype, layouts):
+    found = bad("views", Few(ReadsDense(dtype)), f"views/{op}/")
+    assert {name.rpartition("/")[2] for name in found} >= set(layouts)
+
+
+class LosesNonFinite(ReferenceDevice):
+    """Takes NaN and inf in one operand for 0."""
+
+    def __init__(self, op, operand):
+        super().__init__()
+        self.op, self.operand = op, OPS[op].operands.index(operand)
+
+    def compile(self, run, scratch):
+        program, kept = super().compile(run, scratch), []
+        inner = program.run
+        operands = [p.operands[self.operand] for group in run for p in group.steps if p.step.op == self.op]
+        places = [p for p in operands if p is not None and p.spec.dtype is f32 and p.spec.is_dense]
+
+        def run_without():
+            for place in places:
+                raw = place.buffer.bytes[place.offset : place.offset + place.spec.nbytes].view(np.float32)
+                kept.append(raw.copy())
+                raw[~np.isfinite(raw)] = 0
+            inner()
+            for place in reversed(places):
+                raw = place.buffer.bytes[place.offset : place.offset + place.spec.nbytes].view(np.float32)
+                raw[:] = kept.pop()
+
+        program.run = run_without
+        return program
+
+
+@pytest.mark.parametrize(("op", "operand"), [("linear", "weight"), ("softmax", "sinks")])
+@pytest.mark.parametrize("edge", ["nan", "inf"])
+def test_ops_put_what_is_not_finite_into_every_operand(op, operand, edge):
+    found = bad("ops", Few(LosesNonFinite(op, operand)), f"{edge}-{operand}")
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +37,7 @@ class Derived:
 
 
 def derived(op: Op, seed: int = 0) -> Iterator[Derived]:
-    """Every op with other extents, and with -0, NaN, inf, the largest and the smallest numbers in its operands."""
+    """Every op with other extents, of one element, of none; with -0, NaN, inf, the largest and smallest numbers."""
     plain = next((e for e in examples(op, seed) if e.layout == "dense" and _is_drawn(e)), None)
     if plain is None:
         return
@@ -47,6 +47,11 @@ def derived(op: Op, seed: int = 0) -> Iterator[Derived]:
             changed = _edged(op, plain.case, dtype, edge, seed)
             if changed is not None:
                 yield Derived(changed, edge)
+    yield from _others_edged(op, plain, seed)
+    for extent, what in ((1, "one"), (0, "nothing")):
+        changed = _shrunk(plain, extent)
+        if changed is not None:
+            yield Derived(changed, what)
 
 
 def _is_drawn(example: Example) -> bool:
@@ -90,23 +95,81 @@ def _of(plain: Example, draws: Mapping[str, Draw]) -> Example | None:
     return replace(plain, layout="dense", draws=draws, views=views, bases=specs)
 
 
+def _shrunk(plain: Example, extent: int) -> Example | None:
+    """All axes 1, or 0; indices, and attributes that tell a place or a number of elements, so that they fit."""
+    draws = {}
+    for name, draw in plain.draws.items():
+        shape = (extent,) * len(draw.shape)
+        is_index = draw.dtype is not None and draw.dtype.is_integer
+        draws[name] = values(np.zeros(shape, np.int64), draw.dtype) if is_index else replace(draw, shape=shape)
+    attrs = dict(plain.attrs)
+    if isinstance(start := attrs.get("start"), tuple):
+        attrs["start"] = (0,) * len(start)
+    if "k" in attrs:
+        attrs["k"] = extent
+    return _of(replace(plain, attrs=plain.op.complete(attrs)), draws)
+
+
 def _edged(op: Op, case: int, dtype: DType, edge: str, seed: int) -> Example | None:
     """The case with edge values in its operands of this dtype; None where the op does not take the dtype."""
     declared = op.cases[case]
     dtypes = next((d for _, d in assignments(op, declared) if _all_are(declared, d, dtype)), None)
-    if dtypes is None:
-        return None
+    return None if dtypes is None else _with_edges(op, case, dtypes, _reached(op, declared), dtype, edge, seed)
+
+
+def _reached(op: Op, case: Case) -> list[str]:
+    """The operands that get edge values together: of an op that mixes elements the first alone."""
+    names = [name for name, draw in case.operands.items() if draw.dtype is None]
+    return names[:1] if op.tolerance in FEW else names
+
+
+def _others_edged(op: Op, plain: Example, seed: int) -> Iterator[Derived]:
+    """Each further float operand, such as a weight or a mask, in turn with one NaN and with one inf."""
+    for name in op.operands:
+        if name in _reached(op, op.cases[plain.case]):
+            continue
+        case = next((i for i, c in enumerate(op.cases) if c.raises is None and _draws(c, name)), None)
+        if case is None:
+            continue
+        for dtype in (d for d in (f32, f16, bf16) if d in op.declared.accepts[name]):
+            chosen = [d for _, d in assignments(op, op.cases[case]) if d[name] is dtype]
+            for edge in ("nan", "inf"):
+                tried = (_with_edges(op, case, dtypes, [name], dtype, edge, seed, few=True) for dtypes in chosen)
+                changed = next((example for example in tried if example is not None), None)
+                if changed is not None:
+                    yield Derived(changed, f"{edge}-{name}")
+
+
+def _draws(case: Case, name: str) -> bool:
+    """The case has this operand, drawn and not empty."""
+    draw = case.operands.get(name)
+    return draw is not None and draw.dtype is None and draw.fixed is None and all(draw.shape)
+
+
+def _with_edges(
+    op: Op,
+    case: int,
+    dtypes: Mapping[str, DType],
+    names: Iterable[str],
+    dtype: DType,
+    edge: str,
+    seed: int,
+    *,
+    few: bool | None = None,
+) -> Example | None:
+    """The case in these dtypes with edge values in the operands of these names; None where the op refuses it."""
+    declared = op.cases[case]
     draws = dict(declared.operands)
-    names = [name for name, draw in draws.items() if draw.dtype is None]
-    for name in names[:1] if op.tolerance in FEW else names:
-        draws[name] = _edges(draws[name], dtype, edge, f"{op.name} {name} {edge} {seed}", few=op.tolerance in FEW)
-    specs = {name: Spec(dtypes[name], draw.shape) for name, draw in draws.items()}
-    views = {name: View(spec, 0) for name, spec in specs.items()}
+    few = op.tolerance in FEW if few is None else few
+    for name in names:
+        draws[name] = _edges(draws[name], dtype, edge, f"{op.name} {name} {edge} {seed}", few=few)
     try:
+        specs = {name: Spec(dtypes[name], draw.shape) for name, draw in draws.items()}
         attrs = op.complete(declared.attrs)
         op.infer([specs.get(name) for name in op.operands], attrs)
     except GraphError:
         return None
+    views = {name: View(spec, 0) for name, spec in specs.items()}
     return Example(op, case, dtype, "dense", draws, views, specs, attrs, seed)
 
 

@@ -1,4 +1,4 @@
-"""Suite `views`: operands and targets that lie strided, at every rank and in all dtypes of a case; all bytes between them are NaN."""
+"""Suite `views`: operands and targets that lie strided, in every dtype and rank; all bytes between them are NaN."""
 
 from __future__ import annotations
 
