@@ -126,6 +126,128 @@ def test_ctrl_c_ends_the_workers(fakes, tmp_path, monkeypatch):
         os.kill(int(pid.read_text()), 0)
 
 
+# Workers that are hard to be rid of
+
+
+@pytest.fixture
+def module(fakes, tmp_path, monkeypatch):
+    """From the text of a module to the modules a worker imports: the planted suites and this one."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+
+    def made(text):
+        (tmp_path / "planted_module.py").write_text(text)
+        return (*fakes, "planted_module")
+
+    return made
+
+
+LEAVER = """
+import os, time
+if os.fork() == 0:
+    {}
+    held = open({!r}, "w")
+    time.sleep(4 * {})
+    held.write("it outlived its parent")
+    held.close()
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes of POSIX")
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_process_that_a_backend_leaves_holds_nothing_up(module, tmp_path, daemon):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    said = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    imports = module(LEAVER.format("os.setsid()" if daemon else "", str(path), HANG))
+    with Runner(Request("sim", ("twenty",), imports=imports, deadline=HANG)) as runner:
+        results = list(runner.results(["twenty/4", "twenty/5"]))
+    assert [r.result for r in results] == ["passed", "crashed"]
+    assert "SIGSEGV" in results[1].reason
+    os.set_blocking(said, True)
+    if not daemon:  # one in a session of its own is nobody's to end
+        assert os.read(said, 100) == b"", "it was ended"
+    os.close(said)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes of POSIX")
+def test_a_hung_worker_ends_with_the_command_that_started_it(fakes, tmp_path, monkeypatch):
+    path = tmp_path / "pid"
+    monkeypatch.setenv("KIT_FAKES_PID", str(path))
+    command = [sys.executable, "-m", "jackfield.conformance.worker"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    worker.stdin.write(json.dumps({"device": "sim", "seed": 0, "imports": fakes}) + "\n" + json.dumps("stuck/1") + "\n")
+    worker.stdin.flush()
+    while not (path.exists() and path.read_text()):
+        assert worker.poll() is None
+        time.sleep(0.05)
+    worker.stdin.close()
+    assert worker.wait() == 1
+
+
+FLAKY = """
+import os
+from jackfield.errors import Unavailable
+if os.path.exists({0!r}):
+    raise Unavailable("flaky: the driver has lost the device")
+open({0!r}, "w").close()
+"""
+
+
+def test_a_device_that_a_crash_costs_is_told_case_by_case(module, tmp_path):
+    imports = module(FLAKY.format(str(tmp_path / "lost")))
+    arguments = ("sim", "-s", "deadly", *(f"--import={name}" for name in imports))
+    done = conform(*arguments, "--report", tmp_path / "r.json")
+    assert done.exit_code == 1
+    assert "crashed: deadly/0: the process was killed by SIGSEGV" in done.output
+    assert "sim:0 (sim)" in done.output
+    cases = report.load(tmp_path / "r.json")["cases"]
+    assert [c["result"] for c in cases] == ["crashed"] * 30
+    lost = "the device can't be opened again: flaky: the driver has lost the device"
+    assert [c["reason"] for c in cases[1:10]] == [lost] * 9
+    assert all(c["reason"].startswith("not tried: 10 workers in a row died") for c in cases[10:])
+    assert lost in cases[10]["reason"]
+
+
+def test_under_pytest_a_device_that_is_lost_on_the_way_fails(module, tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "import os\nos.environ.pop('KIT_FAKES_WORKER', None)\nimport kit_fakes\nos.environ['KIT_FAKES_WORKER'] = '1'\n"
+    )
+    imports = module(FLAKY.format(str(tmp_path / "lost")))
+    suites = ("--suite", "twenty", *(f"--import={name}" for name in imports))
+    done = pytest_run(tmp_path, "--device", "sim", *suites, "-k", "twenty/5 or twenty/6")
+    assert "2 failed" in done.stdout
+    assert "FAILED conformance::twenty/6 - Failed: crashed: the device can't be opened again" in done.stdout
+
+
+SCRIBBLER = """
+import os
+from jackfield.conformance.suites import SUITES
+from jackfield.conformance.trials import Trial
+
+def scribble(text, subject):
+    for number in range(3, 12):
+        try:
+            os.write(number, text)
+        except OSError:
+            pass
+    return []
+
+from functools import partial
+texts = (b"rubbish\\n", b"[3]\\n", b"\\xff\\xfe\\n", b"[" * 100_000 + b"\\n", b"1" * 6000 + b"\\n")
+SUITES["scribbles"] = lambda seed: [Trial(f"scribbles/{n}", partial(scribble, t)) for n, t in enumerate(texts)]
+"""
+
+
+def test_a_backend_that_writes_between_the_answers_is_told(module):
+    imports = module(SCRIBBLER)
+    with Runner(Request("sim", ("scribbles",), imports=imports, deadline=HANG)) as runner:
+        results = [runner.one(f"scribbles/{number}") for number in range(5)]
+        assert runner.one("twenty/1").result == "passed"
+    assert [r.result for r in results] == ["crashed"] * 5
+    assert "'rubbish\\n' was written where the worker's answers go" in results[0].reason
+
+
 # Nothing goes green by skipping
 
 
@@ -168,6 +290,16 @@ def test_under_pytest_each_case_is_a_test(tmp_path):
     assert "1 passed, 1 skipped" in done.stdout
     assert "PASSED conformance::buffers/zero-bytes" in done.stdout
     assert "seed 0" in done.stdout
+
+
+def test_under_pytest_no_device_is_told(tmp_path):
+    done = pytest_run(tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "name one with --device" in done.stderr
+    (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
+    done = pytest_run(tmp_path, "test_own.py")  # the files of somebody else, who has the plugin loaded
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
