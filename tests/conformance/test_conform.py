@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from jackfield.conformance.cases import examples
 from jackfield.conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
 from jackfield.conformance.runner import Request, Runner, run
 from jackfield.conformance.suites import DEFAULT, SUITES, chosen, trials_of
+from jackfield.conformance.trials import Trial
 from jackfield.op import OPS, Case, values
 
 HERE = Path(__file__).parent
@@ -217,7 +219,7 @@ def test_under_pytest_a_device_that_is_lost_on_the_way_fails(module, tmp_path):
     suites = ("--suite", "twenty", *(f"--import={name}" for name in imports))
     done = pytest_run(tmp_path, "--device", "sim", *suites, "-k", "twenty/5 or twenty/6")
     assert "2 failed" in done.stdout
-    assert "FAILED conformance::twenty/6 - Failed: crashed: the device can't be opened again" in done.stdout
+    assert "FAILED conformance::twenty/6 - Failed: crashed: the device can't be" in done.stdout
 
 
 SCRIBBLER = """
@@ -234,7 +236,7 @@ def scribble(text, subject):
     return []
 
 from functools import partial
-texts = (b"rubbish\\n", b"[3]\\n", b"\\xff\\xfe\\n", b"[" * 100_000 + b"\\n", b"1" * 6000 + b"\\n")
+texts = (b"rubbish\\n", b"[3]\\n", b"\\xff\\xfe\\n", b"[" * 100_000 + b"\\n", b"1" * 6000 + b"\\n", b"")
 SUITES["scribbles"] = lambda seed: [Trial(f"scribbles/{n}", partial(scribble, t)) for n, t in enumerate(texts)]
 """
 
@@ -451,6 +453,55 @@ def test_the_command_prints_a_table_or_the_report(tmp_path):
     fields = json.loads(done.stdout)
     assert fields["digest"] == report.digest(fields)
     assert fields["seed"] == 3
+
+
+def test_a_report_is_whole_or_not_there(tmp_path, monkeypatch):
+    path = tmp_path / "r.json"
+    path.write_text("the one before")
+    arguments = ("sim", "-s", "buffers", "--report", path)
+
+    def full(self, words, encoding):
+        self.write_bytes(words.encode(encoding)[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        done = conform(*arguments)
+    assert done.exit_code == 1
+    assert "seed 0: nothing is wrong" in done.output
+    assert done.output.endswith(f"Error: --report: {path}: it is not written: No space left on device\n")
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    assert conform(*arguments[:-1], link).exit_code == 0
+    assert link.is_symlink()
+    report.load(path)
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_a_report_that_has_no_place_is_told_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "no" / "r.json", tmp_path / "file" / "r.json"):
+        done = conform("nothing-of-this-name", "--report", place)
+        assert done.exit_code == 2
+        assert f"--report: {place}: no file can be made there: " in " ".join(done.output.split())
+
+
+def test_a_report_may_go_to_a_device():
+    assert conform("sim", "-s", "buffers", "--report", os.devnull).exit_code == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_report_without_the_home_folder_has_its_digest(module, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    imports = module(SCRIBBLER.replace("return []", f"return ['it is in ' + {str(tmp_path)!r}]"))
+    monkeypatch.setitem(SUITES, "scribbles", lambda seed: [Trial("scribbles/5", None)])
+    named = [f"--import={name}" for name in imports]
+    done = conform("sim", "-s", "scribbles", *named, "--report", tmp_path / "r.json")
+    (case,) = report.load(tmp_path / "r.json")["cases"]
+    assert (case["result"], case["reason"]) == ("failed", "it is in ~")
+    assert str(tmp_path) not in done.output
 
 
 @pytest.mark.parametrize("arguments", [(), ("sim", "--suite", "nosuch"), ("sim", "--compare", HERE, HERE)])
