@@ -28,6 +28,7 @@ __all__ = ["Summary", "quantize"]
 
 _PIECE = 1 << 18  # elements decoded and encoded together: small enough that Ctrl-C is not long in coming
 _NEEDS_IMPORTANCE = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+_LARGEST = {"nvfp4": 6 * 448.0}  # block types whose scales reach less far than f32: their codec would clip
 _QUANTIZATION_VERSION = 2  # of the block formats, as llama.cpp counts them
 _DTYPES = jf.dtypes.DTYPES
 
@@ -75,7 +76,8 @@ def quantize(
     importance: a GGUF file of llama.cpp's imatrix, which says how much each column matters.
     force: replace a `target` that is there. threads: that encode; default one a core.
     progress: called with a label, bytes of the source done, and bytes in all.
-    The target is there whole or not at all; tensors that keep their type are copied.
+    The target is there whole or not at all; tensors that keep their type are copied. A finite weight that the new type
+    can't hold is refused, and so are blocks of the source whose scale is no finite number.
     Raises: QuantizationError; jackfield.errors.GGUFError for a malformed source; OSError, as for a full disk.
     """
     chosen = file_type(kind)
@@ -215,10 +217,10 @@ class _Job:
     def _pieces(self, tensor: jf.gguf.Tensor) -> Iterator[partial[tuple[int, Any]]]:
         """Calls that give the bytes read and the bytes to write, a piece each."""
         if not self._changes(tensor):
-            data = tensor.data
-            step = 4 * _PIECE
+            data, block = tensor.data, max(1, tensor.type.block_nbytes)
+            step = max(1, 4 * _PIECE // block) * block
             for at in range(0, len(data), step):
-                yield partial(_copied, data[at : at + step])
+                yield partial(_copied, tensor, data[at : at + step], at // block)
             return
         new = _DTYPES[self.choices[tensor.name].dtype]
         columns, matrix = tensor.shape[-1], tensor.shape[-2]
@@ -228,27 +230,65 @@ class _Job:
         for number, rows in enumerate(raw):  # a stack of experts has an importance for each
             weights = None if self.weights is None else self.weights.columns(tensor.name, number)
             for first in range(0, matrix, step):
-                yield partial(_recoded, tensor, new, rows[first : first + step], weights, first)
+                before = (number * matrix + first) * (columns // tensor.dtype.block)
+                where = f"tensor {shown(tensor.name)}, rows from {first}"
+                yield partial(_recoded, tensor, new, rows[first : first + step], weights, before, where)
 
 
-def _copied(data: memoryview) -> tuple[int, Any]:
+def _copied(tensor: jf.gguf.Tensor, data: memoryview, before: int) -> tuple[int, Any]:
+    """before: blocks of the tensor that precede these."""
+    known = _DTYPES.get(tensor.type.name)
+    if known is not None:
+        _check_scales(tensor, known, np.frombuffer(data, np.uint8), before)
     return len(data), data
 
 
 def _recoded(
-    tensor: jf.gguf.Tensor, new: jf.DType, raw: NDArray[np.uint8], weights: NDArray[np.float32] | None, first: int
+    tensor: jf.gguf.Tensor,
+    new: jf.DType,
+    raw: NDArray[np.uint8],
+    weights: NDArray[np.float32] | None,
+    before: int,
+    where: str,
 ) -> tuple[int, Any]:
-    values = tensor.dtype.decode(raw)
+    """raw: rows, before which the tensor has so many blocks; where: what an error calls them."""
+    old = tensor.dtype
+    _check_scales(tensor, old, raw, before)
+    values = _values(old, raw)
+    if old.is_block and not np.isfinite(values).all():
+        raise QuantizationError(
+            f"{where}: {old.name} holds a weight beyond f32; the data is damaged, get or convert the file again"
+        )
+    largest = _LARGEST.get(new.name)
+    if largest is not None and (np.isfinite(values) & (np.abs(values) > largest)).any():
+        raise _too_large(where, values, new)
     try:
         coded = new.encode(values) if weights is None else new.encode(values, importance=weights)
     except jf.Error as e:
-        raise QuantizationError(f"tensor {shown(tensor.name)}, rows from {first}: {e}") from e
-    if not new.is_block and np.isfinite(values).all() and not np.isfinite(new.decode(coded)).all():
-        raise QuantizationError(
-            f"tensor {shown(tensor.name)}, rows from {first}: holds {np.abs(values).max():g}, "
-            f"more than {new.name} can; take bf16 or f32"
-        )
+        raise QuantizationError(f"{where}: {e}") from e
+    if not new.is_block and (np.isfinite(values) & ~np.isfinite(new.decode(coded))).any():
+        raise _too_large(where, values, new)
     return raw.nbytes, coded
+
+
+def _values(dtype: jf.DType, raw: NDArray[np.uint8]) -> NDArray[Any]:
+    """As wide as they are stored: what is beyond f32 must be seen, not become inf."""
+    return raw.view("<f8") if dtype.name == "f64" else dtype.decode(raw)
+
+
+def _check_scales(tensor: jf.gguf.Tensor, dtype: jf.DType, raw: NDArray[np.uint8], before: int) -> None:
+    bad = dtype.first_bad_block(raw)
+    if bad is not None:
+        raise QuantizationError(
+            f"tensor {shown(tensor.name)}: the scale of block {before + bad} is no finite number; the data is "
+            "damaged, get or convert the file again"
+        )
+
+
+def _too_large(where: str, values: NDArray[Any], dtype: jf.DType) -> QuantizationError:
+    top = np.abs(values[np.isfinite(values)]).max()
+    instead = "take bf16 or f32" if top <= np.finfo(np.float32).max else "no type to write holds that"
+    return QuantizationError(f"{where}: holds {top:g}, more than {dtype.name} can; {instead}")
 
 
 def _ordered(
