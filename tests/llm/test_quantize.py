@@ -299,7 +299,8 @@ def test_importance_goes_to_each_matrix_of_a_stack(tmp_path):
     source = made(tmp_path, {"blk.0.ffn_up_exps.weight": array, "blk.0.attn_q.weight": matrix()})
     path = importance_file(tmp_path, {"blk.0.ffn_up_exps.weight": (sums, [4, 0, 2])})
     summary = quantize(source, tmp_path / "out.gguf", "iq2_xs", importance=path)
-    assert summary.unguided == ()
+    assert summary.unguided == ("iq2_xs",)
+    assert summary.uncovered == ("blk.0.attn_q.weight",)
     q2 = DTYPES["iq2_xs"]
     weights = [sums[0] / 4, np.ones(512, np.float32), sums[2] / 2]
     with jf.gguf.open(tmp_path / "out.gguf") as file:
@@ -329,12 +330,36 @@ def test_importance_changes_the_mix(tmp_path):
         ({"a.weight": (np.full((1, 512), -1), [1])}, "not below 0"),
         ({"a.weight": (np.ones((1, 256)), [1])}, "its importance"),
         ({"a.weight": (np.ones((2, 512)), [1, 1])}, "its importance"),
+        ({"a.weight": (np.ones((1, 512)), [np.nan])}, "counts of 'a.weight' must be finite"),
+        ({"a.weight": (np.ones((1, 512)), [np.inf])}, "counts of 'a.weight' must be finite"),
+        ({"a.weight": (np.ones((1, 512)), [-1])}, "counts of 'a.weight' must be finite and not below 0"),
+        ({"a.weight": (np.full((1, 512), 3e38), [5e-3])}, "importance of 'a.weight' must be finite"),
+        ({"other.weight": (np.ones((1, 512)), [1])}, "knows no tensor of .*in.gguf"),
     ],
 )
 def test_wrong_importance_is_refused(entries, text, tmp_path):
     source, path = made(tmp_path, {"a.weight": matrix()}), importance_file(tmp_path, entries)
     with pytest.raises(QuantizationError, match=text):
         quantize(source, tmp_path / "out.gguf", "q4_k", importance=path)
+
+
+@given(st.sets(st.sampled_from(["a", "b", "c", "d"]), min_size=1), st.sampled_from(["iq2_xs", "q4_k", "q8_0", "f16"]))
+def test_what_an_importance_does_not_cover_is_told(covered, kind):
+    """Where it makes a difference, and only of matrices that such files cover."""
+    names = [f"{letter}.weight" for letter in "abcd"]
+    kept = {"token_embd.weight": matrix(2, 256), "n.weight": matrix(1, 256)[0]}
+    entries = {f"{letter}.weight": (np.ones((1, 256)), [1]) for letter in covered}
+    with tempfile.TemporaryDirectory() as folder:
+        source = made(Path(folder), {**{name: matrix(2, 256) for name in names}, **kept})
+        importance = importance_file(Path(folder), entries)
+        summary = quantize(source, Path(folder) / "out.gguf", kind, pure=True, importance=importance)
+        missing = tuple(name for name in names if name[0] not in covered)
+        assert summary.uncovered == (missing if kind in ("iq2_xs", "q4_k") else ())
+        assert summary.unguided == (("iq2_xs",) if kind == "iq2_xs" else ())  # the token embeddings at least
+        embeddings = quantize(
+            source, Path(folder) / "2.gguf", kind, pure=True, importance=importance, token_embedding_type="f16"
+        )
+        assert embeddings.unguided == (("iq2_xs",) if kind == "iq2_xs" and missing else ())
 
 
 def test_importance_without_counts_or_file(tmp_path):
@@ -491,6 +516,11 @@ def test_notes(tmp_path):
     assert run(source, tmp_path / "one.gguf", "q4_0").stderr == ""
     result = run(source, tmp_path / "two.gguf", "iq2_xs")
     assert result.stderr == "note: iq2_xs lose much without --importance\n"
+    many = made(tmp_path, {f"{i}.weight": matrix() for i in range(6)}, name="many.gguf")
+    path = importance_file(tmp_path, {"0.weight": (np.ones((1, 512)), [1])})
+    result = run(many, tmp_path / "three.gguf", "q4_K_S", "--importance", path)
+    told = "'1.weight', '2.weight', '3.weight' and 2 more"
+    assert result.stderr == f"note: --importance knows nothing of {told}; these were written without\n"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import click
 
 from jackfield_llm import quantized_file
 from jackfield_llm.commands import quietly
+from jackfield_llm.errors import shown
 from jackfield_llm.progress import Bar
 from jackfield_llm.quantization import FILE_TYPES
 from jackfield_llm.sources import resolve
@@ -87,6 +88,10 @@ def _notes(summary: quantized_file.Summary) -> list[str]:
             pairs[pair] = pairs.get(pair, 0) + 1
         told = ", ".join(f"{count} {got} for {wanted}" for (wanted, got), count in pairs.items())
         notes.append(f"rows are no whole number of blocks, so another type stands in: {told}")
+    if summary.uncovered:
+        more = f" and {len(summary.uncovered) - 3} more" if len(summary.uncovered) > 3 else ""
+        names = ", ".join(shown(name) for name in summary.uncovered[:3])
+        notes.append(f"--importance knows nothing of {names}{more}; these were written without")
     if summary.unguided:
         notes.append(f"{', '.join(summary.unguided)} lose much without --importance")
     return notes

@@ -21,7 +21,7 @@ from jackfield_llm.gguf_header import Entry, write_header
 from jackfield_llm.importance import Importance, read_importance
 from jackfield_llm.mixes import model_facts
 from jackfield_llm.progress import Report
-from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type
+from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type, role
 from jackfield_llm.whole_file import whole_file
 
 __all__ = ["Summary", "quantize"]
@@ -39,7 +39,9 @@ class Summary:
 
     types: how many tensors have each type now. requantised: how many were quantised before and are otherwise now.
     stand_ins: tensors whose rows did not fit the type they should have; name to (wanted, got).
-    unguided: types in the file that are poor without an importance file, and had none.
+    unguided: types that are poor without an importance, and were given to matrices that had none.
+    uncovered: matrices that the importance file does not know, though it should: not the token embeddings and the
+    output, of which llama-imatrix seldom writes one.
     """
 
     file_type: str
@@ -50,6 +52,7 @@ class Summary:
     requantised: Counter[str] = field(default_factory=Counter)
     stand_ins: dict[str, tuple[str, str]] = field(default_factory=dict)
     unguided: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
     @property
     def bits_per_weight(self) -> float:
@@ -160,9 +163,16 @@ class _Job:
             except jf.Error as e:
                 raise QuantizationError(f"tensor {shown(name)}: {e}") from e
         if self.weights is not None:
-            for name, tensor in self.file.tensors.items():
-                if self._changes(tensor):
-                    self.weights.check(name, tensor.shape)
+            self._check_importance(self.weights)
+
+    def _check_importance(self, weights: Importance) -> None:
+        if not any(name in weights for name in self.file.tensors):
+            raise QuantizationError(
+                f"{weights.name}: knows no tensor of {self.file.name}; the importance must be measured on this model"
+            )
+        for name, tensor in self.file.tensors.items():
+            if self._changes(tensor):
+                weights.check(name, tensor.shape)
 
     def summary(self) -> Summary:
         result = Summary(self.file_type.name, nbytes=self.nbytes)
@@ -175,9 +185,19 @@ class _Job:
                 result.requantised[tensor.type.name] += 1
             if choice.dtype != choice.wanted:
                 result.stand_ins[name] = (choice.wanted, choice.dtype)
-        if self.weights is None:
-            result.unguided = tuple(name for name in result.types if name in _NEEDS_IMPORTANCE)
+        plain = [t.name for t in self.file.tensors.values() if self._changes(t) and not self._knows(t.name)]
+        types = dict.fromkeys(self.choices[name].dtype for name in plain)
+        result.unguided = tuple(name for name in types if name in _NEEDS_IMPORTANCE)
+        if self.weights is not None:
+            result.uncovered = tuple(
+                name
+                for name in plain
+                if _DTYPES[self.choices[name].dtype].heeds_importance and role(name) not in ("token_embd", "output")
+            )
         return result
+
+    def _knows(self, name: str) -> bool:
+        return self.weights is not None and name in self.weights
 
     def write(self, part: Path, threads: int, progress: Report | None) -> None:
         write_header(part, *self._metadata(), self.entries.values(), self.file.alignment)
