@@ -432,6 +432,40 @@ def test_a_disk_too_small_is_told_before_anything_is_written(tmp_path, monkeypat
     assert left(tmp_path) == ["in.gguf"]
 
 
+def test_padding_takes_room_too(tmp_path, monkeypatch):
+    source = made(
+        tmp_path, {f"{i}.weight": matrix() for i in range(3)}, {"general.alignment": ("u32", 4096)}, "a", 4096
+    )
+    free = 3 * 4096 - 1
+    monkeypatch.setattr(quantized_file.shutil, "disk_usage", lambda _: type("U", (), {"free": free}))
+    with pytest.raises(QuantizationError, match=r"needs 12,288 bytes, .* has 12,287 left"):
+        quantize(source, tmp_path / "out.gguf", "q4_0")
+    free += 1
+    quantize(source, tmp_path / "out.gguf", "q4_0")
+
+
+@pytest.mark.parametrize("bits", [22, 28, 31])
+def test_a_few_bytes_do_not_become_gigabytes(bits, tmp_path):
+    """A header without a tensor that asks for a huge alignment."""
+    head = gguf_files.file({**TEXT, "general.alignment": ("u32", 1 << bits)}, [], 1)
+    (tmp_path / "in.gguf").write_bytes(head)
+    with pytest.raises(QuantizationError, match=f"aligned to {1 << bits:,} bytes; must be at most 2,097,152"):
+        quantize(tmp_path / "in.gguf", tmp_path / "out.gguf", "q4_0")
+    assert left(tmp_path) == ["in.gguf"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_errors_of_the_disk_say_which_file_and_what_to_do(number, tmp_path):
+    source, target = made(tmp_path, {"a.weight": matrix()}), tmp_path / "out.gguf"
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(OSError, match=r"; .*write elsewhere") as caught:
+        quantize(source, target, "q4_0", progress=fail)
+    assert (caught.value.errno, caught.value.filename) == (number, str(target))
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), QuantizationError("x")])
 def test_nothing_half_done_is_left(error, tmp_path):
     source = made(tmp_path, {"a.weight": matrix(), "b.weight": matrix()})
@@ -575,8 +609,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     process = start(100_000, source, tmp_path / "out.gguf", "q8_0")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
+    assert err == (
+        f"Error: [Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}; raise the limit on the size of files, or write "
+        f"elsewhere: {str(tmp_path / 'out.gguf')!r}\n"
+    )
     assert left(tmp_path) == ["in.gguf"]
 
 

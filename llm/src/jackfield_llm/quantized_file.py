@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +31,13 @@ __all__ = ["Summary", "quantize"]
 _PIECE = 1 << 18  # elements decoded and encoded together: small enough that Ctrl-C is not long in coming
 _NEEDS_IMPORTANCE = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
 _LARGEST = {"nvfp4": 6 * 448.0}  # block types whose scales reach less far than f32: their codec would clip
+_LONGEST_ALIGNMENT = 2 << 20  # the pages of no usual machine are larger; a few bytes must not become gigabytes
 _QUANTIZATION_VERSION = 2  # of the block formats, as llama.cpp counts them
+_HINTS = {
+    errno.ENOSPC: "make room, or write elsewhere",
+    errno.EDQUOT: "make room, or write elsewhere",
+    errno.EFBIG: "raise the limit on the size of files, or write elsewhere",
+}
 _DTYPES = jf.dtypes.DTYPES
 
 
@@ -97,8 +105,8 @@ def quantize(
             output_type=_dtype_name(output_type),
         )
         job.check()
-        _check_room(target, job.nbytes)
-        with whole_file(target) as part:
+        _check_room(target, job.room)
+        with _named_errors(target), whole_file(target) as part:
             job.write(part, threads or os.cpu_count() or 1, progress)
             _check_places(source, target, force=force)  # hours may have passed
     return job.summary()
@@ -126,6 +134,18 @@ def _check_room(target: Path, nbytes: int) -> None:
         raise QuantizationError(f"{target}: needs {nbytes:,} bytes, {target.parent} has {free:,} left")
 
 
+@contextmanager
+def _named_errors(target: Path) -> Iterator[None]:
+    """A failure of the disk says what was written and what to do; it stays an OSError of its number."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is None or e.filename is not None:
+            raise
+        hint = _HINTS.get(e.errno, "try again, or write elsewhere")
+        raise OSError(e.errno, f"{e.strerror}; {hint}", str(target)) from e
+
+
 def _dtype_name(name: str | None) -> str | None:
     """The dtype's own spelling of a name in any case. Raises: QuantizationError where it is none of a weight."""
     if name is None:
@@ -149,12 +169,19 @@ class _Job:
                 self.choices[tensor.name] = Choice(tensor.type.name, tensor.type.name)
         self.entries = {name: self._entry(tensor) for name, tensor in file.tensors.items()}
         self.nbytes = sum(entry.nbytes for entry in self.entries.values())
+        padding = sum(-entry.nbytes % file.alignment for entry in self.entries.values())
+        self.room = self.nbytes + padding  # and a header of some kilobytes
 
     def check(self) -> None:
         """Say what can't be done before anything is done."""
         parts = self.file.metadata.get("split.count", 1)
         if isinstance(parts, int) and parts > 1:
             raise QuantizationError(f"{self.file.name}: is one of {parts} parts of a model; join them first")
+        if self.file.alignment > _LONGEST_ALIGNMENT:
+            raise QuantizationError(
+                f"{self.file.name}: its tensors are aligned to {self.file.alignment:,} bytes; "
+                f"must be at most {_LONGEST_ALIGNMENT:,}"
+            )
         for name, tensor in self.file.tensors.items():
             if not self._changes(tensor):
                 continue
