@@ -412,6 +412,46 @@ def test_counts_must_be_those_of_the_cases(tmp_path, forge, words):
         report.load(tmp_path / "r.json")
 
 
+def signed(fields):
+    return json.dumps(fields | {"digest": report.digest(fields)})
+
+
+NO_REPORTS = {
+    "nothing": "",
+    "no text": b"\xff\xfe\0\0",
+    "no document": "[1]",
+    "a number": "NaN",
+    "a large number": "1" * 6000,
+    "deep lists": "[" * 200_000,
+    "deep tables": '{"a":' * 5000 + "1" + "}" * 5000,
+    "half a letter": '{"schema": "jackfield.conformance/1", "x": "\\ud800", "digest": "x"}',
+    "numbers for cases": signed({"schema": report.SCHEMA, "suites": {}, "cases": [1, 2]}),
+    "a number for an id": signed({"schema": report.SCHEMA, "suites": {}, "cases": [{"id": 5}]}),
+    "no result": signed({"schema": report.SCHEMA, "suites": {"ops": {}}, "cases": [{"id": "ops/a"}]}),
+    "a list as result": signed(
+        {"schema": report.SCHEMA, "suites": {"ops": {}}, "cases": [{"id": "ops/a", "result": []}]}
+    ),
+    "no suites": signed({"schema": report.SCHEMA, "cases": []}),
+    "suites without counts": signed({"schema": report.SCHEMA, "suites": {"ops": None}, "cases": []}),
+    "a table of cases": signed({"schema": report.SCHEMA, "suites": {}, "cases": {"id": 1}}),
+    "the same twice": signed(report.document({}, ("ops",), 0, [Result("ops/a", "passed"), Result("ops/a", "failed")])),
+}
+
+
+@pytest.mark.parametrize("name", NO_REPORTS)
+def test_what_is_no_report_is_told(tmp_path, name):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    written(some_results(), good)
+    content = NO_REPORTS[name]
+    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for pair in ((good, bad), (bad, good)):
+        done = conform("--compare", *pair)
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert "bad.json: " in done.output
+    with pytest.raises(report.ReportError):
+        report.load(bad)
+
+
 def test_compare_lists_what_got_worse(tmp_path):
     old = some_results()
     written(old, tmp_path / "old.json")
@@ -509,6 +549,16 @@ def test_wrong_use_is_2(arguments):
     assert conform(*arguments).exit_code == 2
 
 
+@pytest.mark.parametrize("option", ["--deadline=-1", "--deadline=0", "--deadline=inf", "--deadline=nan", "--seed=-1"])
+def test_seeds_and_deadlines_that_are_none_are_wrong_use(tmp_path, option):
+    done = conform("nothing-of-this-name", option)
+    assert done.exit_code == 2
+    assert "must be" in done.output
+    done = pytest_run(tmp_path, "--device", "nothing-of-this-name", option)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "must be" in done.stderr
+
+
 # What is asked
 
 
@@ -555,6 +605,7 @@ def test_suites_are_chosen_by_name():
         ('[[xfail]]\ncase = "a"\nreason = "b"\nissue = "https://x"\nwhen = 1\n', "unknown key 'when'"),
         ("xfail = 3\n", "array of tables"),
         ("xfail = \n", "xfail.toml"),
+        ("xfail = " + "[" * 5000, "xfail.toml"),
     ],
 )
 def test_a_list_of_expected_failures_that_is_wrong(tmp_path, text, words):

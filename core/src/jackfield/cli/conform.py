@@ -62,11 +62,12 @@ def conform(
     if compare is not None:
         ctx.exit(_compared(*compare))
     assert name is not None
+    expected = read_expected(xfail) if xfail else ()
     try:
         wanted = chosen(suites)
+        request = Request(name, wanted, seed, imports, deadline, expected)
     except AttributeValueError as e:
         raise click.UsageError(str(e), ctx) from e
-    request = Request(name, wanted, seed, imports, deadline, read_expected(xfail) if xfail else ())
     if report is not None:
         _check_place(report)
     about, results = _tried(request, quiet=as_json)

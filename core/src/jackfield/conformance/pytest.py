@@ -110,10 +110,10 @@ def pytest_collection(session: pytest.Session) -> bool | None:
         suites = chosen(config.getoption("suite"))
         file = config.getoption("xfail_file")
         expected = read_expected(file) if file else ()
+        imports = tuple(config.getoption("imports"))
+        request = Request(device, suites, config.getoption("seed"), imports, config.getoption("deadline"), expected)
     except Error as e:
         raise pytest.UsageError(str(e)) from e
-    imports = tuple(config.getoption("imports"))
-    request = Request(device, suites, config.getoption("seed"), imports, config.getoption("deadline"), expected)
     kit = Kit.from_parent(session, name="conformance", nodeid="conformance", request=request)
     items: list[pytest.Item] = list(kit.collect())
     told = pytest.CollectReport(kit.nodeid, "passed", None, list[pytest.Item | pytest.Collector](items))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from jackfield import errors
-from jackfield.errors import DeviceError, Error
+from jackfield.errors import AttributeValueError, DeviceError, Error
 
 from .results import Expected, Kind, Result, judge
 from .suites import trials_of
@@ -25,6 +25,7 @@ from .suites import trials_of
 __all__ = ["DEADLINE", "Request", "Runner"]
 
 DEADLINE = 300.0  # seconds of one case, and of opening the device; only a hang takes so long
+LONGEST = 1e6  # seconds of a deadline
 MOST_DEATHS = 10  # workers that die one after the other; then the rest of a suite is not tried
 FATAL = "Fatal Python error"  # the first words of what faulthandler writes
 LOG_TAIL = 300  # characters of a dead worker's last words
@@ -34,9 +35,10 @@ SHOWN = 60  # characters of what was no answer
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. device: a name. suites: names. seed: of the inputs. imports: modules a worker imports first.
+    """What to run. device: a name. suites: names. seed: of the inputs, from 0. imports: what a worker imports first.
 
-    deadline: seconds after which a case counts as hung. expected: known failures.
+    deadline: seconds after which a case counts as hung, above 0. expected: known failures.
+    Raises: AttributeValueError for a wrong seed or deadline.
     """
 
     device: str
@@ -45,6 +47,12 @@ class Request:
     imports: tuple[str, ...] = ()
     deadline: float = DEADLINE
     expected: tuple[Expected, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise AttributeValueError(f"seed is {self.seed}, must be at least 0")
+        if not 0 < self.deadline <= LONGEST:  # nan is neither
+            raise AttributeValueError(f"deadline is {self.deadline:g} s, must be above 0 and at most {LONGEST:g} s")
 
 
 class _Died(Exception):
