@@ -617,13 +617,63 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_ctrl_c_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (getattr(signal, "SIGHUP", 1), 129)]
+)
+def test_signals_that_end_programs_leave_nothing(number, code, tmp_path):
     source = made(tmp_path, {"a.weight": matrix(1 << 14)})
     process = start(0, source, tmp_path / "out.gguf", "iq2_s", "--threads", "1")
-    while not [name for name in left(tmp_path) if name.endswith(".part")]:
+    while not parts(tmp_path):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in err
     assert left(tmp_path) == ["in.gguf"]
+
+
+def parts(folder):
+    return [name for name in left(folder) if name.endswith(".part")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
+    """And neither what another process is writing, nor the hidden file of another target."""
+    source = made(tmp_path, {"a.weight": matrix(1 << 14)})
+    process = start(0, source, tmp_path / "out.gguf", "iq2_s", "--threads", "1")
+    while not parts(tmp_path):
+        assert process.poll() is None
+    (tmp_path / ".out.gguf.2.77.part").touch()
+    (tmp_path / ".out.gguf.mine.part").touch()
+    kept = [".out.gguf.2.77.part", ".out.gguf.mine.part"]
+    (written,) = set(parts(tmp_path)) - set(kept)
+    quantize(source, tmp_path / "out.gguf", "q8_0")
+    assert parts(tmp_path) == sorted([written, *kept])
+    process.kill()
+    process.communicate(timeout=120)
+    assert parts(tmp_path) == sorted([written, *kept])
+    quantize(source, tmp_path / "out.gguf", "q8_0", force=True)
+    assert left(tmp_path) == sorted([*kept, "in.gguf", "out.gguf"])
+
+
+@pytest.mark.parametrize("length", [30, 200, 201, 255])
+@pytest.mark.parametrize("letter", ["x", "é", "["])
+def test_a_name_may_be_as_long_as_the_file_system_takes(length, letter, tmp_path):
+    name = letter * (length // len(letter.encode()))
+    quantize(made(tmp_path, {"a.weight": matrix()}), tmp_path / name, "q8_0")
+    assert left(tmp_path) == sorted(["in.gguf", name])
+
+
+def test_threads_that_write_the_same_file_do_not_mix(tmp_path):
+    source = made(tmp_path, {"a.weight": matrix(64)})
+    threads = [
+        threading.Thread(target=quantize, args=(source, tmp_path / "out.gguf", "q8_0"), kwargs={"force": True})
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    quantize(source, tmp_path / "alone.gguf", "q8_0")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "alone.gguf").read_bytes()
+    assert left(tmp_path) == ["alone.gguf", "in.gguf", "out.gguf"]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -50,7 +56,7 @@ def quantize(
     IN.gguf is a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default". Which matrix gets which type is decided
     as in llama.cpp; vectors, norms and routers stay as they are. OUT.gguf appears when it is complete.
     """
-    with quietly(), Bar() as bar:
+    with quietly(), _ended_in_order(), Bar() as bar:
         summary = quantized_file.quantize(
             resolve(source),
             target,
@@ -66,6 +72,26 @@ def quantize(
     for note in _notes(summary):
         click.echo(f"note: {note}", err=True)
     click.echo(_line(target, summary))
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A signal that ends programs, as from a batch system or a closed terminal, leaves no half file behind."""
+    usual = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = [number for number in usual if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():  # only the main one may set handlers
+        ours = []
+    for number in ours:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)  # as shells count it
 
 
 def _line(target: Path, summary: quantized_file.Summary) -> str:
