@@ -625,7 +625,7 @@ def test_signals_that_end_programs_leave_nothing(number, code, tmp_path):
     process = start(0, source, tmp_path / "out.gguf", "iq2_s", "--threads", "1")
     while not parts(tmp_path):
         assert process.poll() is None
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert "Traceback" not in err
