@@ -127,7 +127,7 @@ def test_names_of_file_types():
     assert len(set(numbers)) == len(numbers)
     with pytest.raises(QuantizationError, match=r"^there is no file type 'Q4_KS'; did you mean Q4_K_S\?; known: F32 "):
         file_type("Q4_KS")
-    with pytest.raises(QuantizationError, match="^there is no file type 'x'; known: F32 "):
+    with pytest.raises(QuantizationError, match=r"^there is no file type 'x'; known: F32 "):
         file_type("x")
 
 
