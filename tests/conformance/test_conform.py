@@ -533,6 +533,19 @@ def test_a_report_may_go_to_a_device():
     assert not Path(os.devnull).is_file()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_report_may_go_to_a_pipe(tmp_path):
+    reading, writing = os.pipe()
+    place = f"/dev/fd/{writing}"
+    command = [sys.executable, "-m", "jackfield", "conform", "sim", "-s", "buffers", "--report", place]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[writing])
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        fields = json.load(pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert fields["digest"] == report.digest(fields)
+
+
 def test_a_report_without_the_home_folder_has_its_digest(module, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     imports = module(SCRIBBLER.replace("return []", f"return ['it is in ' + {str(tmp_path)!r}]"))

@@ -105,11 +105,11 @@ def _check_place(report: Path) -> None:
 
 def _write(report: Path, words: str) -> None:
     """The whole report, or what was there before. Raises: click.ClickException."""
-    target = report.resolve()
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(words, encoding="utf-8")
+        if report.exists() and not report.is_file():
+            report.write_text(words, encoding="utf-8")
             return
+        target = report.resolve()
         part = target.with_name(f".report.{os.getpid()}.part")
         try:
             part.write_text(words, encoding="utf-8")
