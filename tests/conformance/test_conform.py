@@ -112,8 +112,9 @@ def test_an_expected_failure_that_is_mended_is_a_failure(fakes, monkeypatch):
 def test_ctrl_c_ends_the_workers(fakes, tmp_path, monkeypatch):
     pid = tmp_path / "pid"
     monkeypatch.setenv("KIT_FAKES_PID", str(pid))
-    code = (
-        "import os; os.environ.pop('KIT_FAKES_WORKER'); import kit_fakes; os.environ['KIT_FAKES_WORKER'] = '1'; "
+    code = (  # what a shell starts in the background has Ctrl-C ignored, and hands that on
+        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "os.environ.pop('KIT_FAKES_WORKER'); import kit_fakes; os.environ['KIT_FAKES_WORKER'] = '1'; "
         "from jackfield.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "conform", "sim", "--suite", "stuck", "--import", "kit_fakes"]
