@@ -30,7 +30,7 @@ QUANTISED = ("Q4_0", "Q8_0", "IQ4_NL", "F16", "BF16")
 RANDOM = tuple(f"1.1B-{kind}" for kind in ("Q4_0", "Q4_K_M", "Q8_0"))
 NAMES = (DEFAULT, *QUANTISED, *RANDOM)
 ALIGNMENT = 32
-POOL = 4096  # blocks that a random tensor is drawn from
+POOL = 1 << 17  # elements of the blocks that a random tensor is drawn from
 PIECE = 1 << 18  # blocks written at a time
 LETTERS = 256  # bytes, the letters of a byte-level vocabulary
 
@@ -134,12 +134,12 @@ def drawn(dtype: jf.DType, shape: tuple[int, ...], dice: np.random.Generator) ->
     Their spread is 1 / sqrt(columns), so that a row times a vector of ones and minus ones is about 1.
     """
     spread = np.float32(shape[-1] ** -0.5)
-    values = dice.standard_normal((POOL, dtype.block), dtype=np.float32) * spread
-    pool = np.ascontiguousarray(dtype.encode(values)).view(np.uint8).reshape(POOL, dtype.block_nbytes)
+    values = dice.standard_normal((POOL // dtype.block, dtype.block), dtype=np.float32) * spread
+    pool = np.ascontiguousarray(dtype.encode(values)).view(np.uint8).reshape(-1, dtype.block_nbytes)
     left = int(np.prod(shape)) // dtype.block
     while left:
         count = min(left, PIECE)
-        yield pool[dice.integers(0, POOL, count)]
+        yield pool[dice.integers(0, len(pool), count)]
         left -= count
 
 

@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 VOCABS = Path(__file__).resolve().parent.parent / "tests" / "golden" / "vocab" / "VOCABS"
@@ -28,6 +28,7 @@ class Recipe:
 
     source: its folder of CMakeLists.txt below the unpacked archive. out: name of the build folder.
     libraries: what a small program of ours links. define: what such a program is told.
+    added: files that its build needs and its archive lacks, by their path below `source`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Recipe:
     flags: tuple[str, ...]
     libraries: tuple[str, ...]
     define: str = ""
+    added: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stem(self) -> str:
@@ -72,6 +74,15 @@ IK = Recipe(
     flags=(*_FLAGS, "-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=OFF", "-DGGML_IQK_FA_ALL_QUANTS=OFF"),
     libraries=("llama", "ggml"),
     define="-DPEER_IK",
+    added={
+        "common/cmake/build-info-gen-cpp.cmake": """\
+set(BUILD_NUMBER 0)
+set(BUILD_COMMIT "unknown")
+set(BUILD_COMPILER "unknown")
+set(BUILD_TARGET "unknown")
+configure_file(common/build-info.cpp.in common/build-info.cpp)
+"""
+    },
 )
 RECIPES = (LLAMA, IK)
 
@@ -143,6 +154,10 @@ def unpack(folder: Path, recipe: Recipe = LLAMA) -> Path:
         shutil.rmtree(fresh, ignore_errors=True)
         with tarfile.open(fetch(folder, recipe)) as archive:
             archive.extractall(fresh, filter="data")
+        for name, text in recipe.added.items():
+            path = fresh / recipe.stem / recipe.source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
         (fresh / recipe.stem).rename(whole)  # only a whole tree ever has the final name
         fresh.rmdir()
     return whole / recipe.source
