@@ -92,12 +92,32 @@ def file_of(model: str) -> Path:
     return Path(done.stdout.strip())
 
 
-def check_output(run: Run, model: Path, ids: Sequence[int]) -> dict[str, dict[str, Any]]:
+Failures = dict[str, str]
+"""By side, why it is no longer asked about a model: a peer may crash where ours may not."""
+
+
+def asked(side: Side | Ours, command: Sequence[str], threads: int, failures: Failures) -> Any:
+    """The answer, or None from a peer that fails now or has failed. Raises: PeerError where ours fails."""
+    if side.name in failures:
+        return None
+    try:
+        return answer_of(command, threads)
+    except PeerError as error:
+        if isinstance(side, Ours):
+            raise
+        failures[side.name] = str(error).removeprefix("compare: ")
+        print(f"  {side.name:<18} VOID: {failures[side.name]}", flush=True)
+        return None
+
+
+def check_output(run: Run, model: Path, ids: Sequence[int], failures: Failures) -> dict[str, dict[str, Any]]:
     """What every side makes of a text; the first side, llama.cpp as plain as it is, is what others must agree with."""
-    threads = max(run.threads)
+    threads, first = max(run.threads), run.sides[0].name
     singles = min(run.sizes.singles, len(ids) // 2)
-    scores = {side.name: answer_of(side.score(model, ids, singles, threads), threads) for side in run.sides}
-    found = quality(scores, run.sides[0].name)
+    answers = {s.name: asked(s, s.score(model, ids, singles, threads), threads, failures) for s in run.sides}
+    if answers[first] is None:
+        raise PeerError(f"compare: {first} fails with {model.name}, so nothing tells which output is right")
+    found = quality({name: answer for name, answer in answers.items() if answer is not None}, first)
     for side, parts in found.items():
         print(f"  {side:<18} " + ", ".join(rightness(kind, part) for kind, part in parts.items()), flush=True)
     return found
@@ -107,33 +127,40 @@ def rightness(kind: str, part: Mapping[str, Any]) -> str:
     return f"{kind}: perplexity {part['perplexity']:.2f}" + (f", VOID: {part['wrong']}" if part["wrong"] else "")
 
 
-def speeds(run: Run, name: str, model: Path, rooflines: list[roofline.Roofline]) -> list[Row]:
-    """Alternating: in each round the roofline, then every task on every side."""
+def speeds(run: Run, name: str, model: Path, rooflines: list[roofline.Roofline], failures: Failures) -> list[Row]:
+    """Alternating: in each round the roofline, then every task on every side that does not fail."""
     samples: dict[tuple[Task, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(run.sizes.runs):
         rooflines.append(roofline.measure(run.roofline, max(run.threads), quick=run.quick))
         for threads in run.threads:
             for task in run.sizes.tasks(name):
                 for side in run.sides:
-                    answer = answer_of(side.speed(model, task, threads), threads)
-                    samples[task, threads][side.name].append(tokens_per_s(answer))
-    return [Row(name, task, threads, dict(found)) for (task, threads), found in samples.items()]
+                    answer = asked(side, side.speed(model, task, threads), threads, failures)
+                    if answer is not None:
+                        samples[task, threads][side.name].append(tokens_per_s(answer))
+    return [
+        Row(name, task, threads, {side: values for side, values in found.items() if side not in failures})
+        for (task, threads), found in samples.items()
+    ]
 
 
-def first_tokens(run: Run, model: Path) -> dict[str, list[dict[str, float]]]:
+def first_tokens(run: Run, model: Path, failures: Failures) -> dict[str, list[dict[str, float]]]:
     """Seconds of loading, of a first token right then and of a later one, by side; the most threads there are."""
     threads, (shorter, longer) = max(run.threads), run.sizes.first
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     for _ in range(run.sizes.runs):
         for side in run.sides:
-            found[side.name].append(answer_of(side.first(model, shorter, longer, threads), threads))
+            answer = asked(side, side.first(model, shorter, longer, threads), threads, failures)
+            if answer is not None:
+                found[side.name].append(answer)
     return dict(found)
 
 
-def memory(run: Run, model: Path) -> dict[str, int]:
+def memory(run: Run, model: Path, failures: Failures) -> dict[str, int]:
     """Largest resident size in bytes by side; "imports": of an interpreter that only imports what ours imports."""
     threads, sizes = min(run.threads), run.sizes
-    found = {s.name: run_child(s.memory(model, sizes.tail, sizes.context, threads), threads)[1] for s in run.sides}
+    sides = [side for side in run.sides if side.name not in failures]
+    found = {s.name: run_child(s.memory(model, sizes.tail, sizes.context, threads), threads)[1] for s in sides}
     if run.ours:
         found["imports"] = run_child(run.ours.imports(model), threads)[1]
     return found
@@ -156,20 +183,22 @@ def compare(run: Run, name: str) -> dict[str, Any]:
     model = file_of(name)
     facts = answer_of(Ours("cpu").facts(model, run.sizes.ids), 1)
     print(f"\n{name}: {facts['type']}, {facts['file_nbytes'] / 1e6:.0f} MB", flush=True)
-    found = check_output(run, model, facts.pop("ids"))
+    failures: Failures = {}
+    found = check_output(run, model, facts.pop("ids"), failures)
     rooflines: list[roofline.Roofline] = []
-    raw = speeds(run, name, model, rooflines)
+    raw = speeds(run, name, model, rooflines, failures)
     middle = roofline.medians(rooflines)
     rows = [judged(row, facts, found, run.native, middle, targets=not run.quick) for row in raw]
     print_rows(rows)
-    times = first_tokens(run, model)
+    times = first_tokens(run, model, failures)
     print_first(name, times, run.sizes.first)
-    sizes = memory(run, model)
+    sizes = memory(run, model, failures)
     print_memory(name, sizes, run.sizes.context)
     return {
         "name": name if name in NAMES else model.name,
         "facts": facts,
         "output": found,
+        "failed": failures,
         "roofline": middle,
         "rows": rows,
         "first": times,

@@ -18,7 +18,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,9 @@ def facts(model: str, count: int) -> dict[str, object]:
     from jackfield_llm.config import read_config  # noqa: PLC0415 - no measurement may pay for it
     from jackfield_llm.quantization import FILE_TYPES  # noqa: PLC0415 - likewise
 
-    names = {kind.number: name for name, kind in reversed(FILE_TYPES.items())}  # the first of those that share a number
+    names = {
+        kind.number: name for name, kind in reversed(list(FILE_TYPES.items()))
+    }  # the first of those that share a number
     with jf.gguf.open(Path(model)) as file:
         config = read_config(file.metadata)
         tokenizer = jackfield_llm.Tokenizer.from_metadata(file.metadata)
@@ -152,7 +154,7 @@ def measure(mode: str, model: str, rest: Sequence[str]) -> object:
         return imports(device)
     if mode == "score":
         return score(model, device, numbers[0], numbers[1:])
-    modes = {"prompt": prompt, "generate": generate, "first": first, "memory": memory}
+    modes: dict[str, Callable[..., object]] = {"prompt": prompt, "generate": generate, "first": first, "memory": memory}
     return modes[mode](model, device, *numbers)
 
 

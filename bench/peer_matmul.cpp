@@ -83,8 +83,8 @@ std::vector<ggml_tensor*> weights(ggml_backend_t backend, ggml_type type, int64_
 #ifndef PEER_IK
     if (pack) {
         ggml_backend_dev_t device = ggml_backend_get_device(backend);
-        auto kinds = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-            ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
+        auto kinds = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
         ggml_backend_buffer_type_t* kind = kinds == nullptr ? nullptr : kinds(device);
         for (; kind != nullptr && *kind != nullptr && buffer == nullptr; ++kind) {
             buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, *kind);
@@ -148,8 +148,7 @@ int main(int argc, char** argv) {
     if (type == GGML_TYPE_COUNT || k % ggml_blck_size(type) != 0) return 0;
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(backend, threads);
-    const std::vector<ggml_tensor*> made =
-        weights(backend, type, n, k, std::atoi(argv[4]), std::atoi(argv[3]) != 0);
+    const std::vector<ggml_tensor*> made = weights(backend, type, n, k, std::atoi(argv[4]), std::atoi(argv[3]) != 0);
     for (int i = 7; i < argc && !made.empty(); ++i) {
         std::printf("%s %.9g\n", argv[i], seconds(backend, made, std::atoll(argv[i]), threads));
         std::fflush(stdout);

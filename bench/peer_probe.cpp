@@ -21,9 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void only_errors(ggml_log_level level, const char* text, void*) {
     if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
@@ -62,9 +60,7 @@ public:
 #endif
     }
 
-    int vocabulary() const {
-        return llama_vocab_n_tokens(llama_model_get_vocab(model));
-    }
+    int vocabulary() const { return llama_vocab_n_tokens(llama_model_get_vocab(model)); }
 
     void forget() {
 #ifdef PEER_IK
@@ -166,7 +162,8 @@ void score(const char* model, int threads, bool pack, int singles, const std::ve
 
 int main(int argc, char** argv) {
     if (argc < 7) {
-        std::fputs("peer-probe: usage: first MODEL THREADS PACK SHORT LONG | score MODEL THREADS PACK SINGLES ID...\n", stderr);
+        std::fputs("peer-probe: usage: first MODEL THREADS PACK SHORT LONG | score MODEL THREADS PACK SINGLES ID...\n",
+                   stderr);
         return 1;
     }
     llama_log_set(only_errors, nullptr);

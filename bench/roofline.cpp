@@ -1,5 +1,5 @@
-// What one machine can do at most, measured with nothing else in the loops: bytes read from memory and copied, int8, f32
-// and bf16 multiply-adds. Prints one line a figure: name, threads, value. Built natively by roofline.py.
+// What one machine can do at most, measured with nothing else in the loops: bytes read from memory and copied, int8,
+// f32 and bf16 multiply-adds. Prints one line a figure: name, threads, value. Built natively by roofline.py.
 //
 //     roofline THREADS [BYTES [ROUNDS]]    1 to THREADS threads; bytes read, rounds of each arithmetic loop
 #include <immintrin.h>

@@ -133,7 +133,7 @@ def run_child(command: Sequence[str], threads: int) -> tuple[str, int]:
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise PeerError(f"compare: {shown(command)[:200]} ended with {child.returncode}; its output is above")
+        raise PeerError(f"compare: {shown(command[:8])} ended with {child.returncode}; its output is above")
     return text, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -143,7 +143,7 @@ def answer_of(command: Sequence[str], threads: int) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise PeerError(f"compare: {shown(command)[:200]} printed no JSON: {error}") from error
+        raise PeerError(f"compare: {shown(command[:8])} printed no JSON: {error}") from error
 
 
 def shown(command: Sequence[str]) -> str:

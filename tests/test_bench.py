@@ -163,14 +163,25 @@ def test_results_tell_versions_flags_and_commands_but_no_paths(quick):
     assert "llama-bench -m tiny.gguf -p 0 -n 0 -gp 8,4 -t 1 -rtr 1 -fa 1 -r 1 -o json" in commands
 
 
-def test_a_child_that_fails_ends_the_comparison_with_its_name(tiny, tmp_path):
+def test_a_peer_that_crashes_is_left_out_and_named(tiny, tmp_path):
+    words = [*written(tmp_path), "--json", str(tmp_path / "out.json")]
+    broken = tmp_path / "fork" / "peer-probe"
+    broken.write_text("#!/bin/sh\nkill -6 $$\n")
+    done = run("compare_llama.py", str(tiny), "--quick", "--device", "reference", "--threads", "1", *words)
+    assert done.returncode == 0, done.stderr
+    (model,) = json.loads((tmp_path / "out.json").read_text())["models"]
+    assert list(model["failed"]) == ["ik_llama.cpp"]
+    assert model["failed"]["ik_llama.cpp"].startswith("peer-probe score tiny.gguf 1 1 8 ")
+    assert model["failed"]["ik_llama.cpp"].endswith("ended with -6; its output is above")
+    assert all(list(row["samples"]) == ["llama.cpp", "llama.cpp packed", "jackfield"] for row in model["rows"])
+
+
+def test_without_the_plain_peer_nothing_is_compared(tiny, tmp_path):
     words = written(tmp_path)
-    broken = tmp_path / "plain" / "llama-bench"
-    broken.write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "plain" / "peer-probe").write_text("#!/bin/sh\nexit 3\n")
     done = run("compare_llama.py", str(tiny), "--quick", "--device", "reference", "--threads", "1", *words)
     assert done.returncode == 1
-    assert "compare: llama-bench -m tiny.gguf -p 16" in done.stderr
-    assert "ended with 3" in done.stderr
+    assert done.stderr == "compare: llama.cpp fails with tiny.gguf, so nothing tells which output is right\n"
 
 
 def test_the_plot_is_a_picture(quick, tmp_path):
