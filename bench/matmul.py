@@ -16,10 +16,11 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import roofline
@@ -32,7 +33,7 @@ from timing import Call, clock_for, in_turn, seconds
 
 from jackfield import ops
 from jackfield.backend import DTYPES, Group, Place, PlacedStep, Spec, Step, Usage
-from jackfield.dtypes import f32, u8
+from jackfield.dtypes import DType, f32, u8
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.device import CpuDevice
 
@@ -42,7 +43,7 @@ BACKEND = CpuBackend()
 OURS = "jackfield"
 
 
-def weights(device: CpuDevice, dtype, n: int, k: int, copies: int) -> list[Place]:
+def weights(device: CpuDevice, dtype: DType, n: int, k: int, copies: int) -> list[Place]:
     """Equal random weights, packed on the device where it packs them. Their scales are small and finite."""
     spec = Spec(dtype, (n, k), role="constant")
     user = Step("linear", (None, spec), spec)
@@ -125,7 +126,7 @@ def goal(dtype: str, rows: int, heat: str, threads: int) -> float | None:
     return MATMUL.get(dtype) if rows == 512 and heat == "hot" else None
 
 
-def measured(sides, dtype: str, copies: int, chosen: argparse.Namespace) -> dict[str, Times]:
+def measured(sides: Sequence[Any], dtype: str, copies: int, chosen: argparse.Namespace) -> dict[str, Times]:
     """Medians by side over alternating rounds; sides without the type are left out."""
     seen: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(chosen.rounds):
@@ -135,7 +136,9 @@ def measured(sides, dtype: str, copies: int, chosen: argparse.Namespace) -> dict
     return {name: {rows: median(times) for rows, times in found.items()} for name, found in seen.items()}
 
 
-def lines(dtype: str, heat: str, found: Mapping[str, Times], peaks: roofline.Roofline, chosen: argparse.Namespace):
+def lines(
+    dtype: str, heat: str, found: Mapping[str, Times], peaks: roofline.Roofline, chosen: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Rows of the result, a side each."""
     for rows in chosen.rows:
         ideal = ideal_s(dtype, rows, chosen.size, chosen.threads, peaks, cold=heat == "cold")
@@ -153,7 +156,7 @@ def lines(dtype: str, heat: str, found: Mapping[str, Times], peaks: roofline.Roo
             }
 
 
-def print_line(line: Mapping[str, object], threads: int) -> None:
+def print_line(line: Mapping[str, Any], threads: int) -> None:
     ratio = f"{line['ours_to_it']:8.2f}" if line["ours_to_it"] else " " * 8
     wanted = goal(line["dtype"], line["rows"], line["weight"], threads) if line["side"] == OURS else None
     met = f"  goal {wanted / 1e9:.0f}" if wanted and is_reference() else ""

@@ -62,7 +62,7 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     yield Kernel("rope", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
     yield Kernel("contiguous of columns", ops.contiguous, {"x": x.T}, {}, nbytes, nbytes)
     yield Kernel("cast to f16", ops.cast, {"x": x}, {"dtype": "f16"}, nbytes, nbytes // 2)
-    into_half = {"target": half, "x": x, "rows": rows}
+    into_half: dict[str, Any] = {"target": half, "x": x, "rows": rows}
     yield Kernel("put_rows to f16", ops.put_rows, into_half, {}, nbytes, nbytes // 2)
     yield Kernel("put_rows", ops.put_rows, {"target": x.copy(), "x": x, "rows": rows}, {}, nbytes, nbytes)
     yield Kernel("take_rows", ops.take_rows, {"x": x, "rows": rows[::-1].copy()}, {}, nbytes, nbytes)

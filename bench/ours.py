@@ -45,7 +45,7 @@ def facts(model: str, count: int) -> dict[str, object]:
     with jf.gguf.open(Path(model)) as file:
         config = read_config(file.metadata)
         tokenizer = jackfield_llm.Tokenizer.from_metadata(file.metadata)
-        kind = names.get(file.metadata.get("general.file_type"), "unknown")
+        kind = names.get(file.metadata.get("general.file_type", -1), "unknown")
         tensors = dict(file.tensors)
         output = tensors.get("output.weight", tensors["token_embd.weight"])
         matrices = [t for name, t in tensors.items() if len(t.shape) == 2 and name.startswith("blk.")]
