@@ -35,7 +35,7 @@ LADDER = [module for rung in RUNGS for module in rung.split()]
 
 LAZY = {"__init__"}  # names for people; nothing but the command line stands behind it
 PLUGIN_MAY_IMPORT = {"jackfield.backend"}
-LATER_RUNGS = {"probe", "shard", "diff", "profile"}  # rungs that later releases fill
+LATER_RUNGS = {"probe", "shard", "profile"}  # rungs that later releases fill
 
 FORBIDDEN = re.compile(
     r"\b(?<!static_)(abort|_?exit|_Exit|quick_exit|assert|f?printf|f?puts|putchar|terminate)\s*\(|\bstd::(cout|cerr|clog)\b"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jackfield import ops
-from jackfield.backend import Kernel, Packing, Program, Step
+from jackfield.backend import Kernel, Packing, Place, Program, Step
 from jackfield.conformance import Refused, claims, compare, examples, expected, made, mistakes, run
 from jackfield.dtypes import f16, f32, q8_0
 from jackfield.errors import BadIndex
 from jackfield.op import OPS
-from jackfield.reference import ReferenceBackend, ReferenceDevice, kernels_of_all_ops
+from jackfield.reference import HostBuffer, ReferenceBackend, ReferenceDevice, kernels_of_all_ops
 
 
 class Wrapped(Program):
@@ -242,9 +242,9 @@ class Unpacking(ReferenceDevice):
         (placed,) = [p for group in run for p in group.steps]
         weight = placed.operands[1]
         assert weight.spec.layout == "reversed"
-        weight.buffer.bytes[:] = weight.buffer.bytes[::-1].copy()
         spec = replace(weight.spec, layout="")
-        placed = replace(placed, operands=(placed.operands[0], replace(weight, spec=spec)))
+        turned = HostBuffer(weight.buffer.bytes[weight.offset :][: spec.nbytes][::-1].copy())
+        placed = replace(placed, operands=(placed.operands[0], Place(turned, 0, spec)))
         return super().compile([replace(run[0], steps=(placed,))], scratch)
 
 

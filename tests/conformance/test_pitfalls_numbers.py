@@ -91,7 +91,7 @@ def test_large_activations_do_not_overflow(on, name, precision, rows):
         want, _ = expected(example)
         if precision == "default" and dtype.is_block:
             error = np.square(outcome.result - want).sum() / np.square(want).sum()
-            assert error <= 2e-3, "blocks of x with one large element keep few digits of the others"
+            assert error <= 5e-3, "blocks of x with one large element keep few digits of the others"
         else:
             assert not mistakes(example, *on)
 

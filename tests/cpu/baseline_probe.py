@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from block_bits import random_blocks
 
 import jackfield as jf
 from jackfield import ops
+from jackfield.dtypes import DTYPES
 
 
 def main() -> None:
@@ -19,13 +21,19 @@ def main() -> None:
     h = ops.linear(normed, packed)
     gated = ops.swiglu(h, h)
     soft = ops.softmax(ops.reshape(gated, shape=(1, 1, 5, 33)))
-    rows = ops.take_rows(packed, jf.constant(np.array([0, 32, 7, 7], np.int32)))
+    some = jf.constant(np.array([0, 32, 7, 7], np.int32))
+    rows = ops.take_rows(packed, some)
     heads = ops.reshape(x, shape=(1, 1, 5, 64))
     attended = ops.attention(heads, heads, heads, scale=0.125, causal=True)
     ids = jf.input("ids", (4,), jf.i32)
     turned = ops.rope(ops.reshape(x, shape=(5, 1, 64)), jf.input("positions", (5,), jf.i32), mode="neox", n_dims=64)
     experts = jf.constant(Blocks(rng.standard_normal((2, 32, 64)).astype(np.float32), jf.q8_0))
     chosen = jf.constant(np.array([[0], [1], [1], [0], [1]], np.int32))
+    types = [dtype for dtype in DTYPES.values() if dtype.is_block and not dtype.is_activation]
+    weights = [jf.constant(Raw(dtype, (33, 256), rng)) for dtype in types]
+    stacks = [jf.constant(Raw(dtype, (2, 32, 256), rng)) for dtype in types]
+    wide = ops.tile(x, repeats=(1, 4))
+    each = ops.reshape(wide, shape=(5, 1, 256))
     outputs = (
         h,
         soft,
@@ -48,6 +56,9 @@ def main() -> None:
         ops.contiguous(x.T),
         ops.gelu(x),
         ops.sum(x),
+        *(ops.linear(wide, weight) for weight in weights),
+        *(ops.take_rows(weight, some) for weight in weights),
+        *(ops.linear_experts(each, stack, chosen) for stack in stacks),
     )
     feeds = {
         "x": rng.standard_normal((5, 64)).astype(np.float32),
@@ -83,6 +94,14 @@ class Blocks:
 
     def release(self) -> None:
         pass
+
+
+class Raw(Blocks):
+    """A constant of random bits."""
+
+    def __init__(self, dtype: jf.DType, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+        self.dtype, self.shape = dtype, shape
+        self._raw = random_blocks(dtype, shape, rng).reshape(-1)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Every operand and the result lie between guard bytes that are NaN as floats; a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -73,19 +74,28 @@ def content(on: CpuDevice, place: Place, nbytes: int) -> Raw:
 
 
 def packed(tensor: Tensor, op: str = "linear") -> Tensor:
-    """The constant as the backend packs it for `op`; checks that unpacking gives the plain bytes back."""
+    """The constant as the backend packs it for `op`; checks that unpacking gives the plain bytes back.
+
+    What is written lies between guard bytes, which must stay.
+    """
     spec = replace(tensor.spec, role="constant")
     table = "x" if op == "take_rows" else "weight"
     user = Step(op, tuple(spec if name == table else None for name in OPS[op].operands), spec)
     packing = BACKEND.pack(spec, [user], BACKEND.targets()[0])
     assert packing is not None, f"no packing for {spec}"
     assert packing.unpack is not None
-    raw = np.empty(packing.nbytes, np.uint8)
-    packing.pack(memoryview(tensor.raw), memoryview(raw))
-    back = np.zeros_like(tensor.raw)
-    packing.unpack(memoryview(raw), memoryview(back))
+    raw = between_guards(packing.nbytes, lambda to: packing.pack(memoryview(tensor.raw), to))
+    back = between_guards(tensor.raw.nbytes, lambda to: packing.unpack(memoryview(raw), to))
     np.testing.assert_array_equal(back, tensor.raw)
     return Tensor(replace(spec, layout=packing.name), raw)
+
+
+def between_guards(nbytes: int, fill: Callable[[memoryview], None]) -> Raw:
+    whole = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
+    fill(memoryview(whole[GUARD : GUARD + nbytes]))
+    assert (whole[:GUARD] == 0xA5).all(), "bytes before what was packed were changed"
+    assert (whole[GUARD + nbytes :] == 0xA5).all(), "bytes behind what was packed were changed"
+    return whole[GUARD : GUARD + nbytes]
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from block_bits import random_blocks, set_scales, set_unit_scales
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -14,8 +15,7 @@ from jackfield.backend import DTYPES, Spec, Step
 from jackfield.dtypes.activations import quantise_q8_0, quantise_q8_K
 from jackfield.errors import BadIndex
 
-BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K")
-SCALES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_K": (0, 2), "q5_K": (0, 2), "q6_K": (208,)}  # bytes of f16 fields
+BLOCKS = tuple(name for name, dtype in DTYPES.items() if dtype.is_block and not dtype.is_activation)
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 COLUMNS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 66)
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 33)
@@ -24,31 +24,26 @@ NUMBERS = st.floats(-300, 300, width=32) | st.integers(-254, 254).map(lambda n: 
 
 levels = pytest.mark.parametrize("level", LEVELS)
 block_dtypes = pytest.mark.parametrize("name", BLOCKS)
-
-
-def random_blocks(name, shape, rng, scale=0.01):
-    """Blocks of random bits with finite scales: u8 (..., blocks, bytes of one)."""
-    dtype = DTYPES[name]
-    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // dtype.block, dtype.block_nbytes), np.uint8)
-    for at in SCALES.get(name, (0,)):
-        raw[..., at : at + 2] = (rng.standard_normal((*raw.shape[:-1], 1)) * scale).astype("<f2").view(np.uint8)
-    return raw
+weight_dtypes = pytest.mark.parametrize("name", [*BLOCKS, *FLOATS])
 
 
 def decoded(name, raw):
     return DTYPES[name].decode(raw.reshape(*raw.shape[:-2], -1)).astype(np.float64)
 
 
-def weight(name, shape, rng, **keywords):
-    """A random block weight and its values in f64."""
-    raw = random_blocks(name, shape, rng, **keywords)
+def weight(name, shape, rng):
+    """A random weight of a block dtype or of floats, and its values in f64."""
+    if name in FLOATS:
+        array = rng.standard_normal(shape).astype(FLOATS[name])
+        return plain(array), array.astype(np.float64)
+    raw = random_blocks(DTYPES[name], shape, rng)
     return plain(raw, DTYPES[name], shape), decoded(name, raw)
 
 
 def rounded(name, x):
     """x as the integer products see it, f64; rows that hold inf or NaN are NaN."""
     finite = np.isfinite(x).all(-1, keepdims=True)
-    q, d = (quantise_q8_K if name.endswith("K") else quantise_q8_0)(np.where(finite, x, np.float32(0)))[:2]
+    q, d = (quantise_q8_K if DTYPES[name].block == 256 else quantise_q8_0)(np.where(finite, x, np.float32(0)))[:2]
     values = q.astype(np.float64) * np.repeat(d.astype(np.float64), x.shape[-1] // d.shape[-1], -1)
     return np.where(finite, values, np.nan)
 
@@ -87,7 +82,7 @@ def multiply(level, x, w, *, threads=1, strides=(), **attrs):
 def test_every_extent(level, name, blocks):
     rng = np.random.default_rng(blocks)
     k = blocks * DTYPES[name].block
-    raw, x = random_blocks(name, (max(COLUMNS), k), rng), rng.standard_normal((max(ROWS), k), np.float32)
+    raw, x = random_blocks(DTYPES[name], (max(COLUMNS), k), rng), rng.standard_normal((max(ROWS), k), np.float32)
     values, seen = decoded(name, raw), rounded(name, x)
     for n in COLUMNS:
         w = packed(plain(raw[:n], DTYPES[name], (n, k)))
@@ -174,23 +169,16 @@ def test_integer_sums_are_exact(level, name):
     """With scales of one the result is the integer sum: for random bits and for all of them at their largest."""
     rng = np.random.default_rng(11)
     k = DTYPES[name].block
-    raw = random_blocks(name, (31, k), rng)
+    raw = random_blocks(DTYPES[name], (31, k), rng)
     raw[7], raw[8] = 255, 0
-    one, zero = np.array([1, 0], "<f2").view(np.uint8).reshape(2, 2)
-    if name == "q6_K":
-        raw[..., 192:208], raw[..., 208:] = 1, one
-    else:
-        raw[..., :2] = one
-        if len(SCALES.get(name, (0,))) == 2:
-            raw[..., 2:4] = zero
-        if name.endswith("K"):
-            raw[..., 4:16] = [1] * 4 + [0] * 4 + [1] * 4
+    set_unit_scales(name, raw)
     x = np.clip(rng.standard_normal((6, k)) * 60, -126.9, 126.9).astype(np.float32)
     x[1], x[2] = 127, np.where(rng.integers(0, 2, k), 127, -127)
     x[3] = np.trunc(x[3]) + 0.5
-    x[:, 0] = -127  # scale 1 for both kinds of rounding
+    x[:, ::32] = -127  # scale 1 for both kinds of rounding
     seen, values = rounded(name, x), decoded(name, raw)
     np.testing.assert_array_equal(seen, np.trunc(seen))
+    np.testing.assert_array_equal(values, np.trunc(values))
     y = multiply(level, x, packed(plain(raw, DTYPES[name], (31, k))))
     np.testing.assert_array_equal(y, seen @ values.T)
 
@@ -219,18 +207,14 @@ def test_hostile_rows(level, name):
 
 
 @levels
-@pytest.mark.parametrize("name", ["q4_1", "q6_K", "f16"])
+@weight_dtypes
 @pytest.mark.parametrize(
     ("many", "few"), [((2, 4), ()), ((2, 4), (2, 2)), ((4, 3), (2, 1)), ((1, 6), (1, 3)), ((6,), (2,))]
 )
 def test_batches_share_weights(level, name, many, few):
     rng = np.random.default_rng(17)
     shape = (*few, 18, 256)
-    if name in BLOCKS:
-        w, values = weight(name, shape, rng)
-    else:
-        array = rng.standard_normal(shape).astype(FLOATS[name])
-        w, values = plain(array), array.astype(np.float64)
+    w, values = weight(name, shape, rng)
     x = rng.standard_normal((*many, 5, 256), np.float32)
     want, size = grouped(rounded(name, x) if name in BLOCKS else x.astype(np.float64), values)
     y = multiply(level, x, packed(w), threads=2)
@@ -243,13 +227,29 @@ def test_batches_share_weights(level, name, many, few):
 def test_rows_and_blocks_beside_a_view_are_not_read(level, name):
     rng = np.random.default_rng(19)
     dtype = DTYPES[name]
-    raw = random_blocks(name, (40, 2 * dtype.block), rng)
+    raw = random_blocks(DTYPES[name], (40, 2 * dtype.block), rng)
     values = decoded(name, raw[:20, :1])
     raw[:, 1], raw[20:] = 255, 255  # scales are NaN
     spec = Spec(dtype, (20, dtype.block), (2 * dtype.block_nbytes, dtype.block_nbytes))
     x = rng.standard_normal((3, dtype.block), np.float32)
     y = multiply(level, x, Tensor(spec, raw.reshape(-1)), threads=2)
     assert_near(y, *grouped(rounded(name, x), values))
+
+
+@levels
+@block_dtypes
+def test_rows_that_fill_up_a_group_change_nothing(level, name):
+    """Sixteen rows lie interleaved; those beyond the last one may hold anything, NaN too."""
+    rng = np.random.default_rng(71)
+    dtype = DTYPES[name]
+    raw = random_blocks(dtype, (32, 2 * dtype.block), rng)
+    raw[18:] = 255
+    full = packed(plain(raw, dtype, (32, 2 * dtype.block)))
+    part = plain(raw[:18], dtype, (18, 2 * dtype.block))
+    spoiled = Tensor(packed(part).spec, full.raw)
+    x = rng.standard_normal((21, 2 * dtype.block), np.float32)
+    for rows in (1, 21):
+        same_bits(multiply(level, x[:rows], spoiled, threads=2), multiply(level, x[:rows], part))
 
 
 @levels
@@ -317,29 +317,11 @@ def test_matmul(level, name):
     assert not run("matmul", [plain(a[0, 0, :, :0]), plain(b[0, 0, :0])], (5, 21), on=device(level, 1)).any()
 
 
-@levels
-@pytest.mark.parametrize("name", ["q4_1", "q5_K", "f32"])
-@pytest.mark.parametrize(
-    ("experts", "tokens", "slots", "rows"),
-    [
-        (1, 1, 1, 1),
-        (5, 3, 2, 1),
-        (8, 40, 4, 4),
-        (3, 33, 6, 2),
-        (300, 9, 8, 1),
-        (10, 300, 2, 1),
-        (4, 2, 16, 8),
-        (7, 5, 10, 5),
-    ],
-)
-def test_experts(level, name, experts, tokens, slots, rows):
+def experts_are_right(level, name, experts, tokens, slots, rows):
+    """Random choices, some of them -1, against numpy; the weight plain and packed."""
     rng = np.random.default_rng(43)
     shape = (experts, 18 if experts < 300 else 32, 256)
-    if name in BLOCKS:
-        w, values = weight(name, shape, rng)
-    else:
-        array = rng.standard_normal(shape).astype(np.float32)
-        w, values = plain(array), array.astype(np.float64)
+    w, values = weight(name, shape, rng)
     x = rng.standard_normal((tokens, rows, 256), np.float32)
     ids = rng.integers(-1, experts, (tokens, slots), np.int32)
     seen = rounded(name, x) if name in BLOCKS else x.astype(np.float64)
@@ -351,6 +333,30 @@ def test_experts(level, name, experts, tokens, slots, rows):
         y = run("linear_experts", [plain(x), operand, plain(ids)], shape, on=device(level, 3))
         assert_near(y, want, size)
     assert not y[ids < 0].any()
+
+
+@levels
+@weight_dtypes
+@pytest.mark.parametrize(("experts", "tokens", "slots", "rows"), [(5, 3, 2, 1), (3, 33, 6, 2)])
+def test_experts(level, name, experts, tokens, slots, rows):
+    experts_are_right(level, name, experts, tokens, slots, rows)
+
+
+@levels
+@pytest.mark.parametrize("name", ["q4_1", "q5_K", "mxfp4", "iq3_s", "f32"])
+@pytest.mark.parametrize(
+    ("experts", "tokens", "slots", "rows"),
+    [
+        (1, 1, 1, 1),
+        (8, 40, 4, 4),
+        (300, 9, 8, 1),
+        (10, 300, 2, 1),
+        (4, 2, 16, 8),
+        (7, 5, 10, 5),
+    ],
+)
+def test_one_expert_or_many_few_tokens_or_many(level, name, experts, tokens, slots, rows):
+    experts_are_right(level, name, experts, tokens, slots, rows)
 
 
 @levels
@@ -387,6 +393,36 @@ def test_take_rows_is_exact(level, name):
         strides = (9 * 8 * shape[-1], 8 * shape[-1], 8)
         y = run("take_rows", [operand, narrow], shape, on=device(level, 1), dtype=dtype, strides=strides)
         np.testing.assert_array_equal(y, want)
+
+
+@levels
+@pytest.mark.parametrize("name", BLOCKS)
+def test_scales_of_any_size_are_decoded_exactly(level, name):
+    """All finite halves, subnormal ones too; all scale bytes of the types that have no halves."""
+    rng = np.random.default_rng(61)
+    dtype = DTYPES[name]
+    raw = rng.integers(0, 256, (256, 3, dtype.block_nbytes), np.uint8)
+    set_scales(name, raw, lambda: rng.integers(0, 0x7C00, (256, 3), np.uint16).view(np.float16))
+    if name in ("mxfp4", "nvfp4"):
+        raw[:, 0, 0], raw[:, 1, 0] = np.arange(256), np.arange(256)[::-1]
+    table = plain(raw, dtype, (256, 3 * dtype.block))
+    want = dtype.decode(raw.reshape(256, -1))
+    for operand in (table, packed(table, "take_rows")):
+        y = run("take_rows", [operand, plain(np.arange(256, dtype=np.int32))], want.shape, on=device(level, 1))
+        same_bits(y, want)
+
+
+@levels
+@block_dtypes
+def test_many_rows_of_x_and_many_groups(level, name):
+    """More than one panel and more groups than are decoded at once, on one worker and on several."""
+    rng = np.random.default_rng(67)
+    w, values = weight(name, (16 * 9 + 5, 512), rng)
+    x = rng.standard_normal((70, 512), np.float32)
+    y = multiply(level, x, packed(w))
+    assert_near(y, *grouped(rounded(name, x), values))
+    same_bits(y, multiply(level, x, packed(w), threads=3))
+    same_bits(y[40:41], multiply(level, x[40:41], packed(w)))
 
 
 @levels

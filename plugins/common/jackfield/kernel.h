@@ -14,6 +14,39 @@
 
 namespace jackfield {
 
+// Block dtypes, one line each: number, name in the core, elements and bytes of a block. The last two hold rounded
+// activations and are no weights.
+#define JF_WEIGHT_DTYPES(X)        \
+    X(Q4_0, "q4_0", 32, 18)        \
+    X(Q4_1, "q4_1", 32, 20)        \
+    X(Q5_0, "q5_0", 32, 22)        \
+    X(Q5_1, "q5_1", 32, 24)        \
+    X(Q8_0, "q8_0", 32, 34)        \
+    X(Q2_K, "q2_K", 256, 84)       \
+    X(Q3_K, "q3_K", 256, 110)      \
+    X(Q4_K, "q4_K", 256, 144)      \
+    X(Q5_K, "q5_K", 256, 176)      \
+    X(Q6_K, "q6_K", 256, 210)      \
+    X(Q1_0, "q1_0", 128, 18)       \
+    X(Q2_0, "q2_0", 64, 18)        \
+    X(TQ1_0, "tq1_0", 256, 54)     \
+    X(TQ2_0, "tq2_0", 256, 66)     \
+    X(IQ1_S, "iq1_s", 256, 50)     \
+    X(IQ1_M, "iq1_m", 256, 56)     \
+    X(IQ2_XXS, "iq2_xxs", 256, 66) \
+    X(IQ2_XS, "iq2_xs", 256, 74)   \
+    X(IQ2_S, "iq2_s", 256, 82)     \
+    X(IQ3_XXS, "iq3_xxs", 256, 98) \
+    X(IQ3_S, "iq3_s", 256, 110)    \
+    X(IQ4_NL, "iq4_nl", 32, 18)    \
+    X(IQ4_XS, "iq4_xs", 256, 136)  \
+    X(MXFP4, "mxfp4", 32, 17)      \
+    X(NVFP4, "nvfp4", 64, 36)
+#define JF_BLOCK_DTYPES(X)  \
+    JF_WEIGHT_DTYPES(X)     \
+    X(Q8_1, "q8_1", 32, 36) \
+    X(Q8_K, "q8_K", 256, 292)
+
 // Numbers are private to one wheel; names are those of the core's dtypes.
 enum DType : int32_t {
     F32,
@@ -26,16 +59,12 @@ enum DType : int32_t {
     I32,
     I64,
     BOOL,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    DTYPES
+#define JF_NUMBER(number, ...) number,
+    JF_BLOCK_DTYPES(JF_NUMBER)
+#undef JF_NUMBER
+        DTYPES
 };
+constexpr int32_t PLAIN_DTYPES = BOOL + 1;  // blocks follow
 
 constexpr int MAX_OPERANDS = 8, MAX_ATTRS = 16, RANK = 4;
 
@@ -129,8 +158,8 @@ enum Reads : int32_t { DENSE, ROWS, ANY };  // how an operand may arrive: no gap
 
 constexpr uint64_t bit(DType d) { return uint64_t(1) << d; }
 constexpr uint64_t FLOATS = bit(F32) | bit(F16) | bit(BF16);
-constexpr uint64_t BLOCKS =
-    bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0) | bit(Q4_K) | bit(Q5_K) | bit(Q6_K);
+constexpr uint64_t BLOCKS = (bit(DTYPES) - 1) & ~(bit(DType(PLAIN_DTYPES)) - 1);
+constexpr uint64_t WEIGHTS = BLOCKS & ~(bit(Q8_1) | bit(Q8_K));
 
 // One operand as the kernel takes it: its name in the op's declaration, how it may be strided, which dtypes.
 struct Operand {

@@ -1,6 +1,6 @@
-// Block dtypes as the kernels read them: sizes, one block to f32 (bit-equal to the core's decode) and, for the types of
-// 32 elements, f32 to one block (byte-equal to the core's encode). Plain C++ without intrinsics: also for code that
-// must run on every machine. Layout of the bits: the core's dtypes.
+// Block dtypes as the kernels read them: sizes, one block to f32 (bit-equal to the core's decode) and, for the oldest
+// types of 32 elements, f32 to one block (byte-equal to the core's encode). Plain C++ without intrinsics: also for code
+// that must run on every machine. Layout of the bits: the core's dtypes.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -8,45 +8,44 @@
 #include "jackfield/kernel.h"
 
 namespace jackfield {
+
+// One block of a dtype that `decode_block` or `encode_block` leaves to them. One build for all levels, in blocks/.
+void decode_coded(int32_t dtype, const uint8_t* block, float* out);
+bool encode_coded(int32_t dtype, const float* x, uint8_t* block);
+
 namespace {
 
-constexpr bool is_block(int32_t d) { return d >= Q4_0 && d <= Q6_K; }
-constexpr bool is_super(int32_t d) { return d >= Q4_K && d <= Q6_K; }
+constexpr bool is_block(int32_t d) { return d >= PLAIN_DTYPES; }
 
 // Elements of a block (1 for plain dtypes) and its bytes.
-constexpr int64_t block_length(int32_t d) { return is_super(d) ? 256 : is_block(d) ? 32 : 1; }
-constexpr int64_t block_nbytes(int32_t d) {
-    switch (d) {
-        case F32:
-        case I32:
-            return 4;
-        case F16:
-        case BF16:
-        case I16:
-            return 2;
-        case F64:
-        case I64:
-            return 8;
-        case Q4_0:
-            return 18;
-        case Q4_1:
-            return 20;
-        case Q5_0:
-            return 22;
-        case Q5_1:
-            return 24;
-        case Q8_0:
-            return 34;
-        case Q4_K:
-            return 144;
-        case Q5_K:
-            return 176;
-        case Q6_K:
-            return 210;
+#define JF_LENGTH(number, name, length, nbytes) length,
+#define JF_NBYTES(number, name, length, nbytes) nbytes,
+constexpr int16_t LENGTHS[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, JF_BLOCK_DTYPES(JF_LENGTH)};
+constexpr int16_t NBYTES[] = {4, 2, 2, 8, 1, 1, 2, 4, 8, 1, JF_BLOCK_DTYPES(JF_NBYTES)};
+#undef JF_LENGTH
+#undef JF_NBYTES
+constexpr int64_t block_length(int32_t d) { return LENGTHS[d]; }
+constexpr int64_t block_nbytes(int32_t d) { return NBYTES[d]; }
+constexpr bool is_super(int32_t d) { return block_length(d) == 256; }
+
+// f(Type<D>()) for the weight dtype D that `dtype` is: the one switch over them.
+template <int32_t D>
+struct Type {
+    static constexpr int32_t dtype = D;
+};
+template <class F>
+JF_INLINE auto with_weight(int32_t dtype, F f) {
+    switch (dtype) {
+#define JF_CASE(number, ...) \
+    case number:             \
+        return f(Type<number>());
+        JF_WEIGHT_DTYPES(JF_CASE)
+#undef JF_CASE
         default:
-            return 1;
+            __builtin_unreachable();  // no kernel and no packing takes another one
     }
 }
+
 constexpr int64_t row_nbytes(int32_t d, int64_t length) { return length / block_length(d) * block_nbytes(d); }
 
 inline float float_of(uint32_t bits) {
@@ -160,7 +159,7 @@ inline void decode_block(int32_t dtype, const uint8_t* b, float* out) {
         case Q6_K:
             return decode_q6_k(b, out);
         default:
-            return;
+            return decode_coded(dtype, b, out);
     }
 }
 

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int64_t PIECE = 256;
 constexpr uint64_t INTS = bit(I8) | bit(I16) | bit(I32) | bit(I64);
+// Block types we can make; q2_K, q3_K and most of the codebook types are fitted by the core alone.
+constexpr uint64_t SMALL = bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0);
+constexpr uint64_t FITTED = bit(Q4_K) | bit(Q5_K) | bit(Q6_K);
+constexpr uint64_t ENCODED = SMALL | FITTED | bit(Q1_0) | bit(Q2_0) | bit(TQ1_0) | bit(TQ2_0) | bit(IQ4_NL) |
+                             bit(MXFP4) | bit(NVFP4) | bit(Q8_1) | bit(Q8_K);
 
 JF_INLINE bool is_int(DType d) { return INTS & bit(d); }
 
@@ -19,8 +24,8 @@ inline bool cannot_convert(DType from, DType to, Words& words) {
     if (from == to) return false;
     if (!((FLOATS | INTS | BLOCKS) & bit(from)))
         words << "elements of this dtype are copied, not converted";
-    else if (!((FLOATS | INTS | BLOCKS) & bit(to)))
-        words << "nothing is converted to the dtype of the result";
+    else if (!((FLOATS | INTS | ENCODED) & bit(to)))
+        words << "there is no encoder for the dtype of the result";
     else
         return false;
     return true;
@@ -98,6 +103,12 @@ JF_INLINE const float* widen(DType from, const char* x, float* buffer, int64_t n
     return buffer;
 }
 
+// False: x was not finite or a scale overflows f16, and the block is all zero.
+JF_INLINE bool encode_any(DType to, const float* x, uint8_t* block) {
+    if (SMALL & bit(to)) return encode_block(to, x, block);
+    return FITTED & bit(to) ? encode_super(to, x, block) : encode_coded(to, x, block);
+}
+
 // The number of the first block that could not be coded, or -1.
 JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
     if (to == F32) {
@@ -111,9 +122,8 @@ JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
     } else {
         int64_t bad = -1;
         for (int64_t b = 0; b < n / block_length(to); b++) {
-            const float* const from = x + b * block_length(to);
             uint8_t* const block = (uint8_t*)out + b * block_nbytes(to);
-            if (!(is_super(to) ? encode_super(to, from, block) : encode_block(to, from, block)) && bad < 0) bad = b;
+            if (!encode_any(to, x + b * block_length(to), block) && bad < 0) bad = b;
         }
         return bad;
     }

@@ -1,12 +1,31 @@
-// How the tiles read packed weights of each block dtype: 32 columns of sixteen rows become eight vectors of unsigned
-// bytes, four columns of a row in each lane, and the factors that go with them. See packing.h for the layout.
+// How the tiles read packed weights of each block dtype: 32 columns of sixteen rows (a unit) become eight vectors of
+// unsigned bytes, four columns of a row in each lane, and the factors that go with them. See packing.h for the layout.
+// Here: what all have in common, and the types without coded scales. formats_super.h and formats_codebook.h: the
+// others.
 #pragma once
+#include "jackfield/codebooks.h"
 #include "packing.h"
 #include "quantise.h"
 #include "simd.h"
 
+#if defined(__AVX512F__)
+#define JF_WIDE(name, ...) (vi) _mm512_##name(__VA_ARGS__)
+#elif defined(__AVX2__)
+#define JF_WIDE(name, ...) (vi) _mm256_##name(__VA_ARGS__)
+#else
+#define JF_WIDE(name, ...) (vi) _mm_##name(__VA_ARGS__)
+#endif
+
 namespace jackfield {
 namespace {
+
+#if defined(__AVX512F__)
+typedef __m512i vraw;
+#elif defined(__AVX2__)
+typedef __m256i vraw;
+#else
+typedef __m128i vraw;
+#endif
 
 // How four unsigned bytes times four signed ones are summed into a lane.
 enum Products { VNNI, PAIRS, WIDE };  // one instruction; 8-bit pairs to 16 bits; widened to 16 bits first
@@ -22,24 +41,39 @@ constexpr Products products_of(int bits) {
 #endif
 }
 
-// Value = factor * (quant - OFFSET), or factor * quant + least for the affine ones.
-template <int32_t D>
-struct Format {
+// A type is DIRECT if tiles have code of their own for it. Blocks of STAGED ones, less common or slow to decode, are
+// decoded to memory first and multiplied by tiles that all of them share.
+enum Way { DIRECT, STAGED };
+
+// A value is factor * (quant - 2^OFFSET), or factor * quant + minimum where OFFSET is AFFINE.
+enum Offset { AFFINE = -1 };
+
+template <int32_t D, int BITS_, int OFFSET_, int HALVES_ = 1, Way WAY_ = DIRECT>
+struct Form {
     static constexpr Fields fields = fields_of(D);
-    static constexpr bool SUPER = is_super(D), AFFINE = D == Q4_1 || D == Q5_1 || D == Q4_K || D == Q5_K;
-    static constexpr int BITS = D == Q8_0 ? 8 : D == Q6_K ? 6 : D == Q5_0 || D == Q5_1 || D == Q5_K ? 5 : 4;
-    static constexpr int OFFSET = AFFINE ? 0 : 1 << (BITS - 1);
-    static constexpr int HALVES = D == Q6_K ? 2 : 1;  // factors a unit
-    static constexpr int UNITS = SUPER ? 8 : 1;       // of 32 columns in a block
+    static constexpr Way WAY = WAY_;
+    static constexpr bool IS_AFFINE = OFFSET_ == AFFINE;
+    static constexpr int BITS = WAY_ == STAGED ? 7 : BITS_;  // quants are below 2^BITS
+    static constexpr int HALVES = HALVES_;                   // factors a unit
+    static constexpr int UNITS = int(block_length(D) / 32);  // of a block
     static constexpr Products PRODUCTS = products_of(BITS);
-    static constexpr Activation activation{SUPER, PRODUCTS == WIDE, AFFINE, OFFSET, HALVES};
+    static constexpr Activation activation{is_super(D), PRODUCTS == WIDE, IS_AFFINE, IS_AFFINE ? 0 : OFFSET_, HALVES};
 };
+
+// Of each weight dtype a Form with two functions, for the W rows from row `row`:
+//   quants(q, u, row, w)                      unit u of a block: w[j] = columns 4j..4j+3
+//   factors(s, q, u, row, factor, least)      its factors, and what is added for each column (affine types)
+// s and q point at the block in the scales and the quants of its group.
+template <int32_t D>
+struct Format;
 
 JF_INLINE vi bytes_at(const uint8_t* p) {
     vi v;
     memcpy(&v, p, sizeof v);
     return v;
 }
+// Word `i` of a block's quants.
+JF_INLINE vi word(const uint8_t* q, int i, int row) { return bytes_at(q + 4 * (GROUP * i + row)); }
 JF_INLINE vi every_byte(int b) { return vi{} + b * 0x01010101; }
 
 // W bytes, each widened to a lane. (GCC 12 makes scalar code of the vector conversion.)
@@ -57,60 +91,182 @@ JF_INLINE vi signed_lanes(const uint8_t* p) {
     return (wide ^ 128) - 128;
 }
 JF_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
+JF_INLINE vf halves_at(const uint8_t* s, int row) { return load<F16>((const char*)s + 2 * row); }
 
-// Quants of unit `u` of a block for the W rows from row `row`: w[j] holds columns 4j..4j+3.
-template <int32_t D>
-JF_INLINE void load_quants(const uint8_t* q, int u, int row, vi* w) {
-    q += 4 * row;
-    if constexpr (D == Q8_0) {
-        for (int j = 0; j < 8; j++) w[j] = bytes_at(q + 64 * j);
-    } else if constexpr (!is_super(D)) {
-        constexpr bool fifth = D == Q5_0 || D == Q5_1;
-        const uint8_t* nibbles = fifth ? q + 64 : q;
+// Sixteen bytes that nibbles stand for.
+struct Table {
+    uint8_t byte[16];
+};
+constexpr Table raised(const int8_t (&values)[16], int by) {
+    Table table{};
+    for (int i = 0; i < 16; i++) table.byte[i] = uint8_t(values[i] + by);
+    return table;
+}
+JF_INLINE vi look_up(const Table& table, vi nibbles) {
+#if defined(__AVX512F__)
+    const __m128i t = _mm_loadu_si128((const __m128i*)table.byte);
+    return (vi)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), (vraw)nibbles);
+#elif defined(__AVX2__)
+    const __m128i t = _mm_loadu_si128((const __m128i*)table.byte);
+    return (vi)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), (vraw)nibbles);
+#else
+    uint8_t bytes[16];
+    memcpy(bytes, &nibbles, 16);
+    for (int i = 0; i < 16; i++) bytes[i] = table.byte[bytes[i]];
+    return bytes_at(bytes);
+#endif
+}
+
+// Low nibbles of four words, then their high ones.
+JF_INLINE void nibbles(const uint8_t* q, int row, vi* w) {
+    for (int j = 0; j < 4; j++) {
+        const vi v = word(q, j, row);
+        w[j] = v & every_byte(15);
+        w[j + 4] = (v >> 4) & every_byte(15);
+    }
+}
+
+// ---- types of 32 columns --------------------------------------------------------------------------------------------
+
+struct OneScale {
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf*) {
+        factor[0] = halves_at(s, row);
+    }
+};
+struct ScaleAndMinimum {
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf* least) {
+        factor[0] = halves_at(s, row);
+        least[0] = halves_at(s + 32, row);
+    }
+};
+struct Nibbles {
+    JF_INLINE static void quants(const uint8_t* q, int, int row, vi* w) { nibbles(q, row, w); }
+};
+struct NibblesAndFifth {
+    JF_INLINE static void quants(const uint8_t* q, int, int row, vi* w) {
+        nibbles(q + 64, row, w);
+        const vi bits = word(q, 0, row);  // bit j of a byte belongs to w[j]
         for (int j = 0; j < 4; j++) {
-            const vi v = bytes_at(nibbles + 64 * j);
-            w[j] = v & every_byte(15);
-            w[j + 4] = (v >> 4) & every_byte(15);
-        }
-        if constexpr (fifth) {
-            const vi bits = bytes_at(q);  // bit j of a byte belongs to w[j]
-            for (int j = 0; j < 4; j++) {
-                w[j] |= (bits << (4 - j)) & every_byte(16);
-                w[j + 4] |= (bits >> j) & every_byte(16);
-            }
-        }
-    } else if constexpr (D == Q6_K) {
-        const int n = u / 4, quarter = u % 4;
-        const uint8_t *low = q + 64 * (16 * n + 8 * (quarter & 1)), *high = q + 2048 + 64 * 8 * n;
-        for (int j = 0; j < 8; j++) {
-            const vi v = bytes_at(low + 64 * j) >> (quarter & 2 ? 4 : 0), h = bytes_at(high + 64 * j) >> 2 * quarter;
-            w[j] = (v & every_byte(15)) | ((h << 4) & every_byte(48));
-        }
-    } else {
-        const uint8_t* nibbles = (D == Q5_K ? q + 512 : q) + 512 * (u / 2);
-        for (int j = 0; j < 8; j++) {
-            w[j] = (bytes_at(nibbles + 64 * j) >> 4 * (u & 1)) & every_byte(15);
-            if constexpr (D == Q5_K) w[j] |= ((bytes_at(q + 64 * j) >> u) << 4) & every_byte(16);
+            w[j] |= (bits << (4 - j)) & every_byte(16);
+            w[j + 4] |= (bits >> j) & every_byte(16);
         }
     }
+};
+struct Bytes {
+    JF_INLINE static void quants(const uint8_t* q, int, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = word(q, j, row);
+    }
+};
+
+template <>
+struct Format<Q4_0> : Form<Q4_0, 4, 3>, Nibbles, OneScale {};
+template <>
+struct Format<Q4_1> : Form<Q4_1, 4, AFFINE>, Nibbles, ScaleAndMinimum {};
+template <>
+struct Format<Q5_0> : Form<Q5_0, 5, 4>, NibblesAndFifth, OneScale {};
+template <>
+struct Format<Q5_1> : Form<Q5_1, 5, AFFINE>, NibblesAndFifth, ScaleAndMinimum {};
+template <>
+struct Format<Q8_0> : Form<Q8_0, 8, 7>, Bytes, OneScale {};
+
+constexpr Table IQ4_BYTES = raised(codebook::IQ4_VALUES, 128), E2M1_BYTES = raised(codebook::E2M1_VALUES, 16);
+
+template <>
+struct Format<IQ4_NL> : Form<IQ4_NL, 8, 7>, OneScale {
+    JF_INLINE static void quants(const uint8_t* q, int, int row, vi* w) {
+        nibbles(q, row, w);
+        for (int j = 0; j < 8; j++) w[j] = look_up(IQ4_BYTES, w[j]);
+    }
+};
+
+template <>
+struct Format<MXFP4> : Form<MXFP4, 5, 4> {
+    JF_INLINE static void quants(const uint8_t* q, int, int row, vi* w) {
+        nibbles(q, row, w);
+        for (int j = 0; j < 8; j++) w[j] = look_up(E2M1_BYTES, w[j]);
+    }
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf*) {
+        const vi e = unsigned_lanes(s + row), small = (vi{} + 0x200000) << (e & 1);  // 2^-128 and 2^-127: subnormal
+        factor[0] = of_bits(e < 2 ? small : (e - 1) << 23);
+    }
+};
+
+// ---- types of more columns and one scale ----------------------------------------------------------------------------
+
+template <>
+struct Format<Q1_0> : Form<Q1_0, 2, 0, 1, STAGED>, OneScale {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        const vi bits = word(q, u, row);  // bit j of a byte belongs to w[j]; 0 and 2 for -1 and 1
+        w[0] = (bits << 1) & every_byte(2);
+        for (int j = 1; j < 8; j++) w[j] = (bits >> (j - 1)) & every_byte(2);
+    }
+};
+
+template <>
+struct Format<Q2_0> : Form<Q2_0, 2, 0, 1, STAGED>, OneScale {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = (word(q, 2 * u + j / 4, row) >> 2 * (j % 4)) & every_byte(3);
+    }
+};
+
+// Two bits a column: byte i of 32 holds columns i, i + 32, i + 64, i + 96.
+JF_INLINE vi two_bits(const uint8_t* q, int u, int j, int row) {
+    return (word(q, u / 4 * 8 + j, row) >> 2 * (u % 4)) & every_byte(3);
 }
 
-// Factors of unit `u` (one, or one a half) and what is added for each column.
-template <int32_t D>
-JF_INLINE void load_factors(const uint8_t* s, int u, int row, vf* factor, vf& least) {
-    factor[0] = load<F16>((const char*)s + 2 * row);
-    if constexpr (D == Q4_1 || D == Q5_1) least = load<F16>((const char*)s + 32 + 2 * row);
-    if constexpr (D == Q6_K) {
-        factor[1] = factor[0] * to_float(signed_lanes(s + 32 + 32 * u + 16 + row));
-        factor[0] *= to_float(signed_lanes(s + 32 + 32 * u + row));
+template <>
+struct Format<TQ2_0> : Form<TQ2_0, 2, 0, 1, STAGED>, OneScale {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = two_bits(q, u, j, row);
     }
-    if constexpr (D == Q4_K || D == Q5_K) {
-        const vi low = unsigned_lanes(s + 64 + 16 * u + row);
-        const vi high = unsigned_lanes(s + 64 + 128 + 16 * (u % 4) + row) >> 4 * (u / 4);
-        factor[0] *= to_float((low & 15) | (high & 3) << 4);
-        least = load<F16>((const char*)s + 32 + 2 * row) * to_float(vi{} - (low >> 4 | (high & 12) << 2));
-    }
+};
+
+// Digit k (the first is the most significant) of the five base-3 digits in each byte, which is a fraction of 256.
+JF_INLINE vi trits(vi bytes, int k) {
+    static constexpr int16_t POWERS[] = {1, 3, 9, 27, 81};
+    const vi power = vi{} + POWERS[k] * 0x00010001, low = vi{} + 0x00ff00ff;
+    const vi even = JF_WIDE(mullo_epi16, (vraw)(bytes & low), (vraw)power) & low;
+    const vi odd = JF_WIDE(mullo_epi16, (vraw)((bytes >> 8) & low), (vraw)power) & low;
+    return (((even + (even << 1)) >> 8) & 0x00030003) | ((odd + (odd << 1)) & 0x03000300);
 }
+
+template <>
+struct Format<TQ1_0> : Form<TQ1_0, 2, 0, 1, STAGED>, OneScale {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        if (u < 5) {
+            for (int j = 0; j < 8; j++) w[j] = trits(word(q, j, row), u);
+            return;
+        }
+        const int k = 2 * (u - 5);  // 16 columns in words 8..11; the last 16 of the block in word 12
+        for (int j = 0; j < 4; j++) {
+            w[j] = trits(word(q, 8 + j, row), k);
+            w[j + 4] = k < 4 ? trits(word(q, 8 + j, row), k + 1) : trits(word(q, 12, row), j);
+        }
+    }
+};
+
+// Unsigned E4M3: exponent and fraction are those of an f32 after a shift, but for the bias. 0x7F stands for 0.
+// Subnormal ones are made by a subtraction, for an f32 that is subnormal on the way would cost a hundred cycles.
+JF_INLINE vf e4m3(vi byte) {
+    const vi bits = (byte & 127) << 20;
+    const vf normal = of_bits(bits + (120 << 23)), small = of_bits(bits + (121 << 23)) - 0x1p-6f;
+    return of_bits(bits_of((byte & 127) < 8 ? small : normal) & (byte != 0x7f));
+}
+
+template <>
+struct Format<NVFP4> : Form<NVFP4, 5, 4, 2, STAGED> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) {  // eight low nibbles, eight high ones, of each 16 columns
+            const vi v = word(q, 1 + 4 * u + j / 4 * 2 + j % 2, row) >> (j % 4 / 2 * 4);
+            w[j] = look_up(E2M1_BYTES, v & every_byte(15));
+        }
+    }
+    JF_INLINE static void factors(const uint8_t*, const uint8_t* q, int u, int row, vf* factor, vf*) {
+        const vi v = word(q, 0, row) >> 16 * u;
+        factor[0] = 0.5f * e4m3(v & 255);
+        factor[1] = 0.5f * e4m3((v >> 8) & 255);
+    }
+};
 
 }  // namespace
 }  // namespace jackfield

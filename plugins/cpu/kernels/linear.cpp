@@ -25,7 +25,7 @@ void multiply(const Product& p, const Team& team, char* scratch) {
 
 namespace {
 
-constexpr Operand operands[] = {{"x", ANY, FLOATS}, {"weight", ROWS, FLOATS | BLOCKS, 1 << ROWS16}};
+constexpr Operand operands[] = {{"x", ANY, FLOATS}, {"weight", ROWS, FLOATS | WEIGHTS, 1 << ROWS16}};
 constexpr const char* attributes[] = {"precision", nullptr};
 
 Product product_of(const Step& s) {

@@ -6,7 +6,7 @@ namespace jackfield::JF_LEVEL {
 namespace {
 
 constexpr Operand operands[] = {
-    {"x", ANY, FLOATS}, {"weight", ROWS, FLOATS | BLOCKS, 1 << ROWS16}, {"ids", ANY, bit(I32)}};
+    {"x", ANY, FLOATS}, {"weight", ROWS, FLOATS | WEIGHTS, 1 << ROWS16}, {"ids", ANY, bit(I32)}};
 constexpr const char* attributes[] = {"precision", nullptr};
 
 struct Slots {

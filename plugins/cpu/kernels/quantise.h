@@ -5,7 +5,7 @@
 //   quants   32 bytes a row; or 64 (see `wide`)
 //   scales   f32 a row
 //   sums     a row: f32 scale * sum(q), or int32 -offset * sum(q) for weights stored with an offset;
-//            for scales of 16 columns two int32 (one a half, each `width` long)
+//            for scales of 16 columns two of them (one a half, each `width` long)
 // A row that holds inf or NaN gets the scale NaN there, which makes its whole row of the product NaN.
 #pragma once
 #include "blocks.h"
@@ -19,7 +19,8 @@ struct Activation {
     bool super;   // blocks of 256, halves to even (q8_K); else of 32, halves away from zero (q8_0)
     bool wide;    // quants as i16, of each four columns 0 2 1 3: for products of 16-bit pairs
     bool affine;  // sums in f32
-    int offset, halves;
+    int shift;    // the offset of the weights is 2^shift (0 where they have none)
+    int halves;
 
     constexpr int64_t quant_nbytes() const { return wide ? 64 : 32; }
     constexpr int64_t unit_nbytes() const { return quant_nbytes() + 4 + 4 * halves; }  // of one row
@@ -89,14 +90,14 @@ JF_INLINE __m128i sum_quants(__m128i q) {
 
 JF_INLINE void store_lane(char* to, __m128i v) { _mm_store_ss((float*)to, _mm_castsi128_ps(v)); }
 
-// Quants, scale and sums of a unit of row m. T: what has an `activation`, a Format.
-template <class T>
-JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_t width, int64_t m) {
-    constexpr Activation a = T::activation;
-    const __m128i q[2] = {low, high}, zero = _mm_setzero_si128();
-    char *quants = unit + m * a.quant_nbytes(), *scale = unit + width * a.quant_nbytes() + 4 * m;
+// Quants, scale and sums of a unit of row m, for weights whose offset is 2^shift.
+template <bool WIDE_QUANTS, bool AFFINE, int HALVES>
+JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_t width, int64_t m, int shift) {
+    constexpr int quant_nbytes = WIDE_QUANTS ? 64 : 32;
+    const __m128i q[2] = {low, high}, by = _mm_cvtsi32_si128(shift);
+    char *quants = unit + m * quant_nbytes, *scale = unit + width * quant_nbytes + 4 * m;
     for (int half = 0; half < 2; half++) {
-        if (a.wide) {
+        if (WIDE_QUANTS) {
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(q[half], 8), 8), odd = _mm_srai_epi16(q[half], 8);
             _mm_storeu_si128((__m128i*)(quants + 32 * half), _mm_unpacklo_epi32(even, odd));
             _mm_storeu_si128((__m128i*)(quants + 32 * half + 16), _mm_unpackhi_epi32(even, odd));
@@ -105,15 +106,14 @@ JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_
         }
     }
     memcpy(scale, &d, 4);
-    const __m128i first = sum_quants(low), second = sum_quants(high), both = _mm_add_epi32(first, second);
-    constexpr int shift = a.offset ? __builtin_ctz(unsigned(a.offset)) : 0;  // offsets are powers of two
-    if constexpr (a.affine) {
-        _mm_store_ss((float*)(scale + 4 * width), _mm_mul_ss(_mm_cvtepi32_ps(both), _mm_set_ss(d)));
-    } else if constexpr (a.halves == 1) {
-        store_lane(scale + 4 * width, _mm_sub_epi32(zero, _mm_slli_epi32(both, shift)));
-    } else {
-        store_lane(scale + 4 * width, _mm_sub_epi32(zero, _mm_slli_epi32(first, shift)));
-        store_lane(scale + 8 * width, _mm_sub_epi32(zero, _mm_slli_epi32(second, shift)));
+    __m128i sums[2] = {sum_quants(low), sum_quants(high)};
+    if (HALVES == 1) sums[0] = _mm_add_epi32(sums[0], sums[1]);
+    for (int half = 0; half < HALVES; half++) {
+        char* to = scale + 4 * width * (half + 1);
+        if (AFFINE)
+            _mm_store_ss((float*)to, _mm_mul_ss(_mm_cvtepi32_ps(sums[half]), _mm_set_ss(d)));
+        else
+            store_lane(to, _mm_sub_epi32(_mm_setzero_si128(), _mm_sll_epi32(sums[half], by)));
     }
 }
 
@@ -145,18 +145,18 @@ JF_INLINE void find_scales(const float* x, int64_t count, float* factors, float*
 }
 
 // One row x (k f32) becomes row m of a panel.
-template <class T>
-void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t m) {
-    constexpr Activation a = T::activation;
-    constexpr int64_t block = a.super ? 256 : 32, most = SCALED * block;
+template <bool SUPER, bool WIDE_QUANTS, bool AFFINE, int HALVES>
+void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t m, int shift) {
+    constexpr int64_t block = SUPER ? 256 : 32, most = SCALED * block;
+    constexpr int64_t unit_nbytes = Activation{SUPER, WIDE_QUANTS, AFFINE, 0, HALVES}.unit_nbytes();
     for (int64_t at = 0; at < k; at += most) {
         const int64_t n = k - at < most ? k - at : most;
         alignas(64) float factors[SCALED], scales[SCALED];
-        find_scales<a.super>(x + at, n / block, factors, scales);
-        for (int64_t u = 0; u < n; u += 32, panel += width * a.unit_nbytes()) {
-            const float *from = x + at + u, f = factors[u / block];
-            const __m128i low = round_half<a.super>(from, f), high = round_half<a.super>(from + 16, f);
-            store_unit<T>(low, high, scales[u / block], panel, width, m);
+        find_scales<SUPER>(x + at, n / block, factors, scales);
+        for (int64_t u = 0; u < n; u += 32, panel += width * unit_nbytes) {
+            const float *from = x + at + u, f = factors[u / block], d = scales[u / block];
+            const __m128i low = round_half<SUPER>(from, f), high = round_half<SUPER>(from + 16, f);
+            store_unit<WIDE_QUANTS, AFFINE, HALVES>(low, high, d, panel, width, m, shift);
         }
     }
 }

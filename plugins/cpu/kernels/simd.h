@@ -101,6 +101,15 @@ JF_INLINE float largest(vf x) {
 
 // ---- elements -------------------------------------------------------------------------------------------------------
 
+// f16 in the low 16 bits of each lane.
+JF_INLINE vf widen_half(vi wide) {
+    const vi rest = (wide & 0x7fff) << 13;
+    // The exponent is 112 too small; the product also makes subnormal halves normal. Exponent 31 becomes 255.
+    const vf value = of_bits(rest) * 0x1p112f;
+    const vi special = (rest >= 0x0f800000) & 0x7f800000;
+    return of_bits(bits_of(value) | special | (wide & 0x8000) << 16);
+}
+
 template <DType D>
 constexpr int bytes_of = D == F32 ? 4 : 2;  // of the float types a vector is loaded from
 
@@ -122,11 +131,7 @@ JF_INLINE vf load(const char* p) {
 #else
         vh h;
         memcpy(&h, p, sizeof h);
-        const vi wide = __builtin_convertvector(h, vi), rest = (wide & 0x7fff) << 13;
-        // The exponent is 112 too small; the product also makes subnormal halves normal. Exponent 31 becomes 255.
-        const vf value = of_bits(rest) * 0x1p112f;
-        const vi special = (rest >= 0x0f800000) & 0x7f800000;
-        return of_bits(bits_of(value) | special | (wide & 0x8000) << 16);
+        return widen_half(__builtin_convertvector(h, vi));
 #endif
     }
 }

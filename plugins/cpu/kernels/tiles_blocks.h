@@ -2,7 +2,8 @@
 // The integer sum of 32 columns is exact; f32 sums run over the blocks in order, so a row of x gives the same bits
 // whatever else is in its panel.
 #pragma once
-#include "formats.h"
+#include "formats_codebook.h"
+#include "formats_super.h"
 
 namespace jackfield {
 namespace {
@@ -17,17 +18,6 @@ JF_INLINE vf spread_float(const char* p) {
     memcpy(&x, p, 4);
     return splat(x);
 }
-
-#if defined(__AVX512F__)
-#define JF_WIDE(name, ...) (vi) _mm512_##name(__VA_ARGS__)
-typedef __m512i vraw;
-#elif defined(__AVX2__)
-#define JF_WIDE(name, ...) (vi) _mm256_##name(__VA_ARGS__)
-typedef __m256i vraw;
-#else
-#define JF_WIDE(name, ...) (vi) _mm_##name(__VA_ARGS__)
-typedef __m128i vraw;
-#endif
 
 #if defined(__AVX512VNNI__)
 // Rows side by side, because each instruction waits five cycles for the sum before it. Written out, because GCC 12
@@ -50,7 +40,7 @@ JF_INLINE void dots_vnni(vi* sum, const vi* w, const char* q, int first, int las
 #if defined(__AVX2__)
 template <int BITS>
 JF_INLINE vi dot_pairs(vi sum, const vi* w, const char* q, int first, int last) {
-    constexpr int most = BITS == 4 ? 8 : BITS == 5 ? 4 : 2;
+    constexpr int most = BITS <= 4 ? 8 : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
     for (int j = first; j < last; j += most) {
         vraw pairs = (vraw)JF_WIDE(maddubs_epi16, (vraw)w[j], (vraw)spread(q + 4 * j));
         for (int i = j + 1; i < j + most && i < last; i++)
@@ -96,6 +86,67 @@ JF_INLINE void widen(vi* w) {
 // the hardware alone reached nine tenths of the rate of a plain read.
 constexpr int AHEAD = 3072;
 
+// Units in memory, decoded: the bytes of 32 columns, and in the place of scales f32[16] of factors for each half, then
+// of minima for the affine types.
+constexpr int64_t STAGED_QUANTS = 32 * GROUP;
+constexpr int64_t staged_scales(const Activation& a) { return 4 * GROUP * a.halves * (a.affine ? 2 : 1); }
+
+// Numbers of these forms, beyond those of the dtypes.
+constexpr int32_t staged_form(int halves, bool affine) { return DTYPES + 2 * (halves - 1) + affine; }
+
+template <int HALVES_, bool AFFINE_>
+struct StagedFormat : Bytes {
+    static constexpr Way WAY = STAGED;
+    static constexpr bool IS_AFFINE = AFFINE_;
+    static constexpr int BITS = 7, HALVES = HALVES_, UNITS = 1;
+    static constexpr Products PRODUCTS = products_of(BITS);
+    static constexpr Activation activation{false, PRODUCTS == WIDE, IS_AFFINE, 0, HALVES};  // as the tiles see it
+    static constexpr Fields fields{0, int(staged_scales(activation)), int(STAGED_QUANTS), {}};
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int, int row, vf* factor, vf* least) {
+        const float* from = (const float*)s + row;
+        for (int half = 0; half < HALVES; half++) {
+            factor[half] = load<F32>((const char*)(from + GROUP * half));
+            if (IS_AFFINE) least[half] = load<F32>((const char*)(from + GROUP * (HALVES + half)));
+        }
+    }
+};
+template <>
+struct Format<staged_form(1, false)> : StagedFormat<1, false> {};
+template <>
+struct Format<staged_form(1, true)> : StagedFormat<1, true> {};
+template <>
+struct Format<staged_form(2, false)> : StagedFormat<2, false> {};
+template <>
+struct Format<staged_form(2, true)> : StagedFormat<2, true> {};
+
+// `blocks` blocks of a group, decoded.
+template <int32_t D>
+void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
+    using T = Format<D>;
+    for (int64_t b = 0; b < blocks; b++) {
+        for (int i = 0; i < T::fields.quant_nbytes; i += 64) _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+        for (int u = 0; u < T::UNITS; u++) {
+#pragma GCC unroll 4
+            for (int row = 0; row < GROUP; row += W) {
+                vi w[8];
+                vf factor[T::HALVES], least[T::HALVES];
+                T::quants(quants, u, row, w);
+                T::factors(scales, quants, u, row, factor, least);
+                for (int j = 0; j < 8; j++) memcpy(bytes + 4 * (GROUP * j + row), &w[j], sizeof(vi));
+                float* const to = (float*)factors + row;
+                for (int half = 0; half < T::HALVES; half++) {
+                    store<F32>((char*)(to + GROUP * half), factor[half]);
+                    if (T::IS_AFFINE) store<F32>((char*)(to + GROUP * (T::HALVES + half)), least[half]);
+                }
+            }
+            bytes += STAGED_QUANTS;
+            factors += staged_scales(T::activation);
+        }
+        scales += T::fields.scale_nbytes;
+        quants += T::fields.quant_nbytes;
+    }
+}
+
 // One unit (32 columns) of the group times the panel, added to acc. `panel` is at the unit.
 template <int32_t D, int WIDTH>
 JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, const char* panel, vf (*acc)[WIDTH]) {
@@ -106,9 +157,9 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
 #pragma GCC unroll 4
     for (int part = 0; part < GROUP / W; part++) {
         vi w[T::PRODUCTS == WIDE ? 16 : 8];
-        vf factor[HALVES], least;
-        load_quants<D>(quants, u, part * W, w);
-        load_factors<D>(scales, u, part * W, factor, least);
+        vf factor[HALVES], least[HALVES];
+        T::quants(quants, u, part * W, w);
+        T::factors(scales, quants, u, part * W, factor, least);
         if constexpr (T::PRODUCTS == WIDE) widen(w);
         constexpr int TOGETHER = T::PRODUCTS == VNNI ? (WIDTH < 4 ? WIDTH : 4) : 1;
 #pragma GCC unroll 16
@@ -116,38 +167,44 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; half++) {
                 const int first = 8 / HALVES * half, last = first + 8 / HALVES;
+                const char* sum = sums + 4 * (WIDTH * half + m);
                 vi total[TOGETHER];
-                for (int i = 0; i < TOGETHER; i++)
-                    total[i] = T::AFFINE ? vi{} : spread(sums + 4 * (WIDTH * half + m + i));
+                for (int i = 0; i < TOGETHER; i++) total[i] = T::IS_AFFINE ? vi{} : spread(sum + 4 * i);
                 dots<T::PRODUCTS, T::BITS, TOGETHER>(total, w, panel + m * a.quant_nbytes(), first, last);
                 for (int i = 0; i < TOGETHER; i++) {
                     const vf d = factor[half] * spread_float(scale + 4 * (m + i));
                     acc[part][m + i] = fma(to_float(total[i]), d, acc[part][m + i]);
                 }
+                for (int i = 0; T::IS_AFFINE && i < TOGETHER; i++)
+                    acc[part][m + i] = fma(least[half], spread_float(sum + 4 * i), acc[part][m + i]);
             }
-            for (int i = 0; T::AFFINE && i < TOGETHER; i++)
-                acc[part][m + i] = fma(least, spread_float(sums + 4 * (m + i)), acc[part][m + i]);
         }
     }
 }
 
-// out[m][r] = row r of the group times row m of the panel, over all blocks.
+// Unrolled, shifts are constants and neighbours share loads: half the time for one row. Narrow vectors, whose code is
+// many times longer, go without.
+template <int32_t D, int WIDTH>
+constexpr bool UNROLLED = WIDTH <= 4 && W > 4 && Format<D>::UNITS > 1;
+
+// out[m][r] += row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
 void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64_t blocks, float* out) {
     using T = Format<D>;
     constexpr int PARTS = GROUP / W;
     constexpr int64_t step = WIDTH * T::activation.unit_nbytes();
-    vf acc[PARTS][WIDTH] = {};
+    vf acc[PARTS][WIDTH];
+#pragma GCC unroll 16
+    for (int m = 0; m < WIDTH; m++)
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; part++) acc[part][m] = load<F32>((const char*)(out + GROUP * m + W * part));
     for (int64_t b = 0; b < blocks; b++) {
-        if constexpr (WIDTH <=
-                      4) {  // unrolled, shifts are constants and neighbours share loads: half the time for one row
+        if constexpr (WIDTH <= 4 && T::WAY == DIRECT)
+            for (int i = 0; i < T::fields.quant_nbytes; i += 64)
+                _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+        if constexpr (UNROLLED<D, WIDTH>) {
 #pragma GCC unroll 8
-            for (int u = 0; u < T::UNITS; u++) {
-                constexpr int share = T::fields.quant_nbytes / T::UNITS;
-                for (int i = 0; i < share; i += 64)
-                    _mm_prefetch((const char*)quants + AHEAD + u * share + i, _MM_HINT_T0);
-                add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
-            }
+            for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
         } else {
             for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
         }
@@ -213,58 +270,36 @@ Tile tile_of_width(int64_t width) {
     }
 }
 
-inline Tile find_tile(int32_t dtype, int64_t width) {
-    switch (dtype) {
-        case Q4_0:
-            return tile_of_width<Q4_0>(width);
-        case Q4_1:
-            return tile_of_width<Q4_1>(width);
-        case Q5_0:
-            return tile_of_width<Q5_0>(width);
-        case Q5_1:
-            return tile_of_width<Q5_1>(width);
-        case Q8_0:
-            return tile_of_width<Q8_0>(width);
-        case Q4_K:
-            return tile_of_width<Q4_K>(width);
-        case Q5_K:
-            return tile_of_width<Q5_K>(width);
-        case Q6_K:
-            return tile_of_width<Q6_K>(width);
-        default:
-            return nullptr;
-    }
-}
-
-// What the weights of one dtype ask of x, and how a row of it is rounded.
-struct Rounding {
-    Activation activation;
-    void (*row)(const float* x, int64_t k, char* panel, int64_t width, int64_t m);
+// What a product needs to know of the dtype of its weights.
+struct Weights {
+    Activation activation;  // what it asks of x
+    void (*round)(const float* x, int64_t k, char* panel, int64_t width, int64_t m, int shift);
+    Tile (*tile)(int64_t width);  // reads the packed weight; null for staged types
+    // How blocks are decoded to memory, and the tile that reads them there; null where that never pays.
+    void (*stage)(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes);
+    Tile (*staged_tile)(int64_t width);
 };
+
+// Direct types are decoded to memory too when many panels of x read them: 512 rows took a third less time. Not where
+// the shared tiles are slower (of pairs, they allow for seven bits), nor for q8_0, which needs no decoding.
 template <int32_t D>
-JF_INLINE Rounding rounding() {
-    return {Format<D>::activation, quantise_row<Format<D>>};
+constexpr bool IS_STAGED = Format<D>::WAY == STAGED || (Format<D>::PRODUCTS == VNNI && D != Q8_0);
+
+template <int32_t D>
+JF_INLINE Weights weights() {
+    using T = Format<D>;
+    constexpr Activation a = T::activation;
+    Weights found{a, quantise_row<a.super, a.wide, a.affine, a.halves>, nullptr, nullptr, nullptr};
+    if constexpr (T::WAY == DIRECT) found.tile = tile_of_width<D>;
+    if constexpr (IS_STAGED<D>) {
+        found.stage = stage<D>;
+        found.staged_tile = tile_of_width<staged_form(a.halves, a.affine)>;
+    }
+    return found;
 }
 
-inline Rounding rounding_of(int32_t dtype) {
-    switch (dtype) {
-        case Q4_0:
-            return rounding<Q4_0>();
-        case Q4_1:
-            return rounding<Q4_1>();
-        case Q5_0:
-            return rounding<Q5_0>();
-        case Q5_1:
-            return rounding<Q5_1>();
-        case Q8_0:
-            return rounding<Q8_0>();
-        case Q4_K:
-            return rounding<Q4_K>();
-        case Q5_K:
-            return rounding<Q5_K>();
-        default:
-            return rounding<Q6_K>();
-    }
+inline Weights weights_of(int32_t dtype) {
+    return with_weight(dtype, [](auto type) { return weights<type.dtype>(); });
 }
 
 }  // namespace

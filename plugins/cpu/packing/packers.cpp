@@ -11,7 +11,7 @@ int64_t matrices(const View& w) { return w.shape[0] * w.shape[1]; }
 int64_t nbytes(const View& w) { return matrices(w) * packed_nbytes(w.dtype, w.shape[2], w.shape[3]); }
 
 bool takes(const View& w) {
-    if (!((BLOCKS | FLOATS) & bit(w.dtype)) || w.rank < 2 || !w.size() || w.last() % block_length(w.dtype))
+    if (!((WEIGHTS | FLOATS) & bit(w.dtype)) || w.rank < 2 || !w.size() || w.last() % block_length(w.dtype))
         return false;
     const int64_t plain = w.rows() * row_nbytes(w.dtype, w.last()), more = nbytes(w) - plain;
     return more <= MOST_PADDING_NBYTES || more <= plain / 16;

@@ -20,8 +20,10 @@ extern const Packer* const packers[];  // ends with a null; packing n of View.la
 
 namespace {
 
-const char* const DTYPE_NAMES[DTYPES] = {"f32",  "f16",  "bf16", "f64",  "i8",   "u8",   "i16",  "i32",  "i64",
-                                         "bool", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"};
+#define JF_NAME(number, name, ...) , name
+const char* const DTYPE_NAMES[DTYPES] = {"f32", "f16", "bf16", "f64", "i8",
+                                         "u8",  "i16", "i32",  "i64", "bool" JF_BLOCK_DTYPES(JF_NAME)};
+#undef JF_NAME
 
 struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;

@@ -14,7 +14,9 @@ import click
 
 from jackfield.errors import DeviceNameError, Error
 
+from .conform import conform
 from .devices import devices
+from .diff import diff
 from .doctor import doctor
 from .explain import explain
 
@@ -128,7 +130,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (devices, doctor, explain):
+for _command in (conform, devices, diff, doctor, explain):
     app.add_command(_command)
 
 

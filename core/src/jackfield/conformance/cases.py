@@ -6,24 +6,49 @@ An Example is a description until its arrays are asked for; the same description
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from jackfield import ops
 from jackfield.dtypes import DType, bool_, of_numpy
-from jackfield.dtypes.arrays import convert
+from jackfield.dtypes.arrays import convert, element
 from jackfield.errors import DTypeError, GraphError, ShapeError
 from jackfield.graph import Attrs
 from jackfield.op import OPS, Array, Case, Draw, Op, values
 from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
 
-__all__ = ["Example", "Layout", "examples", "made", "wrong_uses"]
+__all__ = [
+    "HELD",
+    "Example",
+    "Layout",
+    "assignments",
+    "drawn",
+    "examples",
+    "made",
+    "raw_blocks",
+    "relaid",
+    "valid",
+    "wrong_uses",
+]
 
-Layout = Literal["dense", "rows", "sliced", "transposed", "broadcast", "constant", "inplace"]
+Layout = Literal[
+    "dense",
+    "rows",
+    "sliced",
+    "transposed",
+    "broadcast",
+    "constant",
+    "inplace",
+    "pitched",
+    "swapped",
+    "stepped",
+    "windows",
+]
 
 # Operands that models keep as constants, so that a device may want them packed.
 HELD = {("linear", "weight"), ("linear_experts", "weight"), ("take_rows", "x")}
@@ -35,6 +60,7 @@ class Example:
 
     case: its number in the declaration. dtype: the one under test. draws: what to put into each operand that is there.
     views: how each operand lies: the Spec with its strides, and its offset in the dense tensor `bases` it is cut from.
+    seed: other numbers for the same description. given: operands that are not drawn but are these very arrays.
     """
 
     op: Op
@@ -45,11 +71,25 @@ class Example:
     views: Mapping[str, View]
     bases: Mapping[str, Spec]
     attrs: Attrs
+    seed: int = 0
+    given: Mapping[str, Array] = field(default_factory=dict)
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {view.spec}" for name, view in self.views.items())
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items() if v != self.op.defaults.get(k, object()))
         return f"{self.op.name} case {self.case} {self.layout}: {shapes}{attrs}"
+
+    @property
+    def id(self) -> str:
+        """Op, dtypes, shapes with attributes, and layout, as `sum/f32/2x3-axis=0/sliced`; mostly unique."""
+        names = [view.spec.dtype.name for name, view in self.views.items() if self.draws[name].dtype is None]
+        dtypes = names[:1] if len(set(names)) == 1 else names or [self.dtype.name]
+        shapes = [
+            f"{name}={_extents(view.spec.shape)}" if name in self.op.optional else _extents(view.spec.shape)
+            for name, view in self.views.items()
+        ]
+        attrs = [f"{k}={v}".replace(" ", "") for k, v in self.attrs.items() if v != self.op.defaults.get(k, object())]
+        return f"{self.op.name}/{'+'.join(dtypes)}/{'-'.join([*shapes, *attrs])}/{self.layout}"
 
     @property
     def specs(self) -> tuple[Spec | None, ...]:
@@ -68,12 +108,17 @@ class Example:
         return [self._array(name) if name in self.views else None for name in self.op.operands]
 
     def _array(self, name: str) -> Array:
+        if name in self.given:
+            return self.given[name]
         draw, spec = self.draws[name], self.views[name].spec
-        seed = zlib.crc32(f"{self.op.name} {self.case} {name}".encode())
+        text = f"{self.op.name} {self.case} {name}" + (f" {self.seed}" if self.seed else "")
+        seed = zlib.crc32(text.encode())
         array = _drawn_blocks(draw, spec.dtype, seed).copy() if spec.dtype.is_block else _drawn(draw, spec.dtype, seed)
         if self.layout == "broadcast" and not spec.is_dense:
             at = tuple(slice(0, 1) if s == 0 else slice(None) for s in spec.byte_strides)
             array = np.broadcast_to(array[at], array.shape)
+        if self.layout == "windows" and spec.overlaps_itself:
+            array = np.lib.stride_tricks.as_strided(array.reshape(-1).copy(), array.shape, spec.byte_strides)
         return array
 
 
@@ -82,6 +127,10 @@ def _drawn(draw: Draw, dtype: DType, seed: int) -> Array:
 
 
 _drawn_blocks = lru_cache(maxsize=256)(_drawn)  # some encoders are slow, and a case is laid out in many ways
+
+
+def _extents(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
@@ -94,12 +143,38 @@ def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
     return convert(np.asarray(draw.draw(rng)), dtype)[0].reshape(_stored_shape(draw.shape, dtype))
 
 
+def raw_blocks(dtype: DType, count: Shape, rng: np.random.Generator, largest: float = 4.0) -> Array:
+    """So many valid blocks of random bytes, whose numbers are finite and none larger than this."""
+    found: list[Array] = []
+    need = prod(count)
+    while sum(map(len, found)) < need:
+        raw = rng.integers(0, 256, (64 + 4 * need, dtype.block_nbytes), np.uint8)
+        with np.errstate(all="ignore"):
+            size = np.abs(dtype.decode(raw)).max(-1)
+        found.append(raw[valid(dtype, raw) & (size <= largest)])
+    raw = np.ascontiguousarray(np.concatenate([*found, np.zeros((0, dtype.block_nbytes), np.uint8)])[:need])
+    return raw.view(element(dtype)).reshape(count)
+
+
+def valid(dtype: DType, raw: Array) -> Array:
+    """Which of blocks u8 (n, block_nbytes) a file may hold: bool (n,). Their numbers are finite."""
+    assert dtype.codec is not None
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(dtype.decode(raw)).all(-1)
+    return np.asarray(finite & ~dtype.codec.bad(raw))
+
+
 def _stored_shape(shape: Shape, dtype: DType) -> Shape:
     return Spec(dtype, shape).units
 
 
-def examples(op: Op) -> Iterator[Example]:
+def examples(op: Op, seed: int = 0) -> Iterator[Example]:
     """Every example of an op: each case in each dtype; then other layouts; then without optional operands."""
+    for example in _examples(op):
+        yield replace(example, seed=seed) if seed else example
+
+
+def _examples(op: Op) -> Iterator[Example]:
     for number, case in enumerate(op.cases):
         if case.raises is not None:
             continue
@@ -131,7 +206,7 @@ def _laid_out(plain: Example, *, every: bool) -> Iterator[Example]:
     if any((plain.op.name, name) in HELD for name in plain.views):
         layouts = (*layouts, "constant")
     for layout in layouts:
-        changed = _relaid(plain, layout)
+        changed = relaid(plain, layout)
         if changed is not None:
             yield changed
 
@@ -193,8 +268,8 @@ def _example(op: Op, number: int, case: Case, dtype: DType, dtypes: Mapping[str,
     return Example(op, number, dtype, "dense", case.operands, views, specs, attrs)
 
 
-def _relaid(plain: Example, layout: Layout) -> Example | None:
-    """The same example in another layout, or None where that changes nothing or the op refuses it."""
+def relaid(plain: Example, layout: Layout) -> Example | None:
+    """The same dense example in another layout, or None where that changes nothing or the op refuses it."""
     if layout == "inplace":
         fits = not plain.op.updates and any(
             name in plain.views and plain.views[name].spec == plain.result for name in plain.op.inplace
@@ -240,7 +315,56 @@ def _cut(plain: Example, name: str, layout: Layout) -> tuple[Spec, View]:
             return spec, View(spec, 0)
         base = Spec(spec.dtype, (*spec.shape[:axis], 1, *spec.shape[axis + 1 :]))
         return base, broadcast_view(base, spec.shape)
+    if layout in _OTHER_CUTS:
+        return _OTHER_CUTS["pitched" if target and layout == "windows" else layout](spec)
     return _spread(spec, gaps=layout == "sliced")
+
+
+def _pitched(spec: Spec) -> tuple[Spec, View]:
+    """Rows without gaps, at an odd pitch: most start at no multiple of a vector."""
+    unit = spec.dtype.block
+    base = Spec(spec.dtype, (*spec.shape[:-1], spec.shape[-1] + 3 * unit))
+    bounds = [(0, n, 1) for n in spec.shape[:-1]] + [(unit, unit + spec.shape[-1], 1)]
+    return base, slice_view(base, bounds)
+
+
+def _swapped(spec: Spec) -> tuple[Spec, View]:
+    """The last two axes swapped, or of a block dtype the two before its last."""
+    last = spec.rank - (1 if spec.dtype.is_block else 0)
+    if last < 2:
+        return spec, View(spec, 0)
+    axes = [*range(spec.rank)]
+    axes[last - 2], axes[last - 1] = axes[last - 1], axes[last - 2]
+    base = Spec(spec.dtype, tuple(spec.shape[a] for a in axes))
+    return base, transpose_view(base, axes)
+
+
+def _stepped(spec: Spec) -> tuple[Spec, View]:
+    """Every third element of every axis."""
+    steps = [1 if _last_block(spec, axis) else 3 for axis in range(spec.rank)]
+    base = Spec(spec.dtype, tuple(n * step for n, step in zip(spec.shape, steps, strict=True)))
+    return base, slice_view(base, [(step // 2, n, step) for n, step in zip(base.shape, steps, strict=True)])
+
+
+def _windows(spec: Spec) -> tuple[Spec, View]:
+    """Rows that overlap: each starts one element, or block, after the one before. No target can lie so."""
+    if spec.rank < 2 or spec.units[-1] < 2 or spec.shape[-2] < 2:
+        return spec, View(spec, 0)
+    unit, row = spec.dtype.block_nbytes, spec.shape[-2] + spec.units[-1] - 1
+    strides, step = [unit, unit], row * unit
+    for n in reversed(spec.shape[:-2]):
+        strides.insert(0, step)
+        step *= n
+    base = Spec(spec.dtype, (step // unit * spec.dtype.block,))
+    return base, View(replace(spec, strides=tuple(strides)), 0)
+
+
+_OTHER_CUTS: dict[str, Callable[[Spec], tuple[Spec, View]]] = {
+    "pitched": _pitched,
+    "swapped": _swapped,
+    "stepped": _stepped,
+    "windows": _windows,
+}
 
 
 def _last_block(spec: Spec, axis: int) -> bool:

@@ -19,10 +19,12 @@ from jackfield.errors import BadIndex, Error, KernelError
 from jackfield.op import Array, Fault, Op, collect
 
 from .cases import Example
-from .direct import run
+from .direct import GUARD, Outcome, run
+from .trials import Verdict
 
-__all__ = ["compare", "expected", "faults_agree", "mistakes"]
+__all__ = ["compare", "expected", "faults_agree", "judged", "mistakes", "verdict"]
 
+_BITS = {f32: (24, -149), f16: (11, -24), bf16: (8, -133)}  # of the fraction, and the smallest exponent
 TINY = float(np.finfo(np.float32).tiny)  # subnormals may be flushed
 
 
@@ -33,19 +35,42 @@ def expected(example: Example) -> tuple[Array, list[Fault]]:
         arrays[0] = arrays[0].copy()
     faults: list[Fault] = []
     with collect(faults):
-        return example.op.evaluate(arrays, example.attrs, example.result.dtype), faults
+        want = example.op.evaluate(arrays, example.attrs, example.result.dtype)
+    return want, faults if example.result.size else []  # nothing is run for an empty result
 
 
 def mistakes(example: Example, backend: Backend, device: Device) -> list[str]:
     """Everything that is wrong with one example on one device, in words. Raises: Refused."""
-    outcome = run(example, backend, device)
+    return [f"{example}: {text}" for text in judged(example, backend, device).mistakes]
+
+
+def judged(example: Example, backend: Backend, device: Device, guard: int = GUARD) -> Verdict:
+    """Run one example and compare it with the oracle. guard: as `run`. Raises: Refused."""
+    return verdict(example, run(example, backend, device, guard))
+
+
+def verdict(example: Example, outcome: Outcome) -> Verdict:
+    """What is wrong with an outcome: numbers, faults in data, and bytes that were nobody's."""
     want, faults = expected(example)
     found = (
         compare(example, outcome.result, want),
-        faults_agree(example.op, faults, outcome.fault),
+        # no plan runs a step for an empty result: what a device finds in its operands is neither asked nor forbidden
+        faults_agree(example.op, faults, outcome.fault) if want.size else "",
         outcome.damage,
     )
-    return [f"{example}: {text}" for text in found if text]
+    return Verdict(tuple(text for text in found if text), _max_ulp(outcome.result, want))
+
+
+def _max_ulp(got: Array, want: Array) -> float | None:
+    """The largest distance of a finite element from the oracle's, in units of its last place; None for no floats."""
+    dtype = dtype_of(want)
+    if dtype not in _BITS or got.shape != want.shape:
+        return None
+    a, b = widened(got), widened(want)
+    both = np.isfinite(a) & np.isfinite(b)
+    if not both.any():
+        return None
+    return float(f"{(np.abs(a[both] - b[both]) / _ulp(b[both], dtype)).max():.3g}")
 
 
 def faults_agree(op: Op, faults: Sequence[Fault], raised: Error | None) -> str:
@@ -154,14 +179,13 @@ def _has_blocks(example: Example) -> bool:
 
 def _ulp(want: Array, dtype: DType) -> Array:
     """The distance to the next number of this dtype."""
-    bits = {f32: 24, f16: 11, bf16: 8}[dtype]
-    least = {f32: -149, f16: -24, bf16: -133}[dtype]
+    bits, least = _BITS[dtype]
     _, exponent = np.frexp(want)
     return np.exp2(np.maximum(exponent - bits, least).astype(np.float64))
 
 
 def _row_max(size: Array) -> Array:
-    return size.max(-1, keepdims=True) if size.ndim else size
+    return np.asarray(size.max(-1, keepdims=True)) if size.ndim else size
 
 
 def _factor(example: Example) -> float:

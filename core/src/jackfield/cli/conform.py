@@ -1,0 +1,118 @@
+"""`jackfield conform`: is a device right? Every case of the conformance kit, in processes of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jackfield.conformance.report import document, load, regressions, text
+from jackfield.conformance.results import KINDS, Result, read_expected
+from jackfield.conformance.runner import DEADLINE, Request, Runner
+from jackfield.conformance.suites import chosen
+from jackfield.errors import AttributeValueError
+
+from .output import shortened, table
+
+__all__ = ["conform"]
+
+SHOWN = 20  # bad cases that are printed; the report has all
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--suite", "-s", "suites", multiple=True, help="Only this suite, or all; may be given several times.")
+@click.option("--seed", default=0, show_default=True, help="Of the inputs: the same seed gives the same bytes.")
+@click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the report here.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report instead of a table.")
+@click.option("--xfail", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML: known failures.")
+@click.option(
+    "--compare",
+    nargs=2,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="OLD NEW",
+    help="Run nothing: list what got worse between two reports.",
+)
+@click.option("--deadline", default=DEADLINE, show_default=True, help="Seconds after which a case counts as hung.")
+@click.option("--import", "imports", multiple=True, help="A module that registers the backend, imported first.")
+@click.pass_context
+def conform(
+    ctx: click.Context,
+    name: str | None,
+    suites: tuple[str, ...],
+    seed: int,
+    report: Path | None,
+    *,
+    as_json: bool,
+    xfail: Path | None,
+    compare: tuple[Path, Path] | None,
+    deadline: float,
+    imports: tuple[str, ...],
+) -> None:
+    """Try every case on the device NAME, such as sim or acme:0. Exits 1 when one failed, crashed or hung."""
+    if (name is None) == (compare is None):
+        raise click.UsageError("give the NAME of a device, or --compare OLD NEW", ctx)
+    if compare is not None:
+        ctx.exit(_compared(*compare))
+    assert name is not None
+    try:
+        wanted = chosen(suites)
+    except AttributeValueError as e:
+        raise click.UsageError(str(e), ctx) from e
+    request = Request(name, wanted, seed, imports, deadline, read_expected(xfail) if xfail else ())
+    about, results = _tried(request, quiet=as_json)
+    fields = shortened(document(about, wanted, seed, results))
+    if report is not None:
+        report.write_text(text(fields), encoding="utf-8")
+    if as_json:
+        click.echo(text(fields), nl=False)
+    else:
+        _print(fields, results, seed)
+    ctx.exit(1 if any(one.is_bad for one in results) else 0)
+
+
+def _tried(request: Request, *, quiet: bool) -> tuple[dict[str, Any], list[Result]]:
+    """All results, with a bar on a terminal while they come."""
+    with Runner(request) as runner:
+        ids = runner.ids()
+        if quiet or not sys.stderr.isatty():
+            return runner.about, list(runner.results(ids))
+        with click.progressbar(runner.results(ids), length=len(ids), label=request.device, file=sys.stderr) as bar:
+            return runner.about, list(bar)
+
+
+def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None:
+    kinds = [kind for kind in KINDS if kind in ("passed", "failed", "unsupported") or _total(fields, kind)]
+    seconds: Counter[str] = Counter()
+    for one in results:
+        seconds[one.suite] += one.seconds  # type: ignore[assignment]  # a Counter adds floats as well
+    rows = [[suite, *(row[k] for k in kinds), f"{seconds[suite]:.1f}"] for suite, row in fields["suites"].items()]
+    rows.append(["all", *(_total(fields, k) for k in kinds), f"{sum(seconds.values()):.1f}"])
+    table(["suite", *kinds, "seconds"], rows)
+    bad = [one for one in results if one.is_bad]
+    if bad:
+        click.echo()
+    for one in bad[:SHOWN]:
+        click.echo(shortened(f"{one.result}: {one.id}: {one.reason}"))
+    if len(bad) > SHOWN:
+        click.echo(f"... and {len(bad) - SHOWN} more; --report FILE has them all")
+    device, backend = fields["device"], fields["backend"]
+    by = f"{backend['dist']} {backend['version']}".strip()
+    click.echo(f"\n{device['name']} ({device['arch']}) of {by}, seed {seed}: {'wrong' if bad else 'nothing is wrong'}")
+
+
+def _total(fields: dict[str, Any], kind: str) -> int:
+    return sum(row[kind] for row in fields["suites"].values())
+
+
+def _compared(old: Path, new: Path) -> int:
+    """Print what got worse; the exit code."""
+    lines = regressions(load(old), load(new))
+    for line in lines:
+        click.echo(line)
+    click.echo(f"{len(lines)} regressions" if lines else "nothing got worse")
+    return 1 if lines else 0

@@ -1,0 +1,63 @@
+"""The suites, one module each: a function `trials` from the seed to the trials. A new suite is one more line here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jackfield.conformance.trials import Trial, Trials
+from jackfield.errors import AttributeValueError
+
+from . import (
+    block_dtypes,
+    buffers,
+    claims,
+    coverage,
+    errors,
+    guards,
+    lifecycle,
+    memory,
+    ops,
+    packed,
+    threads,
+    views,
+)
+
+__all__ = ["DEFAULT", "SUITES", "chosen", "trials_of"]
+
+SUITES: dict[str, Trials] = {
+    "claims": claims.trials,
+    "ops": ops.trials,
+    "buffers": buffers.trials,
+    "lifecycle": lifecycle.trials,
+    "errors": errors.trials,
+    "views": views.trials,
+    "block-dtypes": block_dtypes.trials,
+    "packed": packed.trials,
+    "memory": memory.trials,
+    "threads": threads.trials,
+    "guards": guards.trials,
+    "coverage": coverage.trials,
+}
+
+ON_DEMAND = frozenset({"coverage"})  # asks for ops that no backend owes anybody
+DEFAULT = tuple(name for name in SUITES if name not in ON_DEMAND)
+
+
+def chosen(names: Iterable[str]) -> tuple[str, ...]:
+    """Suites by name, in the order they run; none: the default ones; "all": every one.
+
+    Raises: AttributeValueError for a name that is no suite.
+    """
+    wanted = set(names)
+    if unknown := sorted(wanted - SUITES.keys() - {"all"}):
+        raise AttributeValueError(f"no suite {unknown[0]!r}; suites are: all, {', '.join(SUITES)}")
+    return tuple(SUITES) if "all" in wanted else tuple(n for n in SUITES if n in wanted) if wanted else DEFAULT
+
+
+def trials_of(suites: Iterable[str], seed: int) -> Iterator[Trial]:
+    """All trials of these suites. Ids that come twice get a number, so that each is unique."""
+    seen: dict[str, int] = {}
+    for suite in suites:
+        for trial in SUITES[suite](seed):
+            seen[trial.id] = times = seen.get(trial.id, 0) + 1
+            yield trial if times == 1 else Trial(f"{trial.id}~{times}", trial.run)

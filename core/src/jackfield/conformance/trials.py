@@ -1,0 +1,55 @@
+"""What a suite is made of: trials, each an id and a function that tells what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jackfield.backend import Backend, Device, Reason
+
+__all__ = ["Refused", "Subject", "Trial", "Trials", "Verdict"]
+
+
+class Refused(Exception):
+    """The device does not take what a trial asks for. reason: its words. code: a ReasonCode.
+
+    A trial that ends so is "unsupported", unless the reason is empty.
+    """
+
+    def __init__(self, reason: object, code: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason if isinstance(reason, str) else ""
+        self.code = code or (reason.code if isinstance(reason, Reason) else "other")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tried. imports: modules that a child process must import to find the device by its name."""
+
+    backend: Backend
+    device: Device
+    seed: int = 0
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """mistakes: in words, none if all is right. max_ulp: the worst element's distance from the oracle, if measured."""
+
+    mistakes: tuple[str, ...]
+    max_ulp: float | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One case of a report.
+
+    id: "suite/...", unique and the same in every process and on every device.
+    run: gives a Verdict, or just the mistakes. Raises Refused; whatever else it raises is a mistake, too.
+    """
+
+    id: str
+    run: Callable[[Subject], Verdict | Sequence[str]]
+
+
+Trials = Callable[[int], Iterator[Trial]]  # from the seed of the inputs to the trials of a suite

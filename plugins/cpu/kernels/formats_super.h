@@ -1,0 +1,99 @@
+// Formats of the types with 256 columns and coded scales: the K types and iq4_xs.
+#pragma once
+#include "formats.h"
+
+namespace jackfield {
+namespace {
+
+// Coded scales of the K types of 16 columns, as 32-bit lanes: byte 2u or 2u + 1 of words from `first` on.
+JF_INLINE vi coded(const uint8_t* q, int first, int byte, int row) {
+    return (word(q, first + byte / 4, row) >> 8 * (byte % 4)) & 255;
+}
+
+template <>
+struct Format<Q2_K> : Form<Q2_K, 2, AFFINE, 2> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = two_bits(q + 4 * 64, u, j, row);
+    }
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf* least) {
+        const vf d = halves_at(s, row), dmin = halves_at(s + 32, row);
+        for (int half = 0; half < 2; half++) {
+            const vi code = coded(q, 0, 2 * u + half, row);
+            factor[half] = d * to_float(code & 15);
+            least[half] = dmin * to_float(vi{} - (code >> 4));
+        }
+    }
+};
+
+template <>
+struct Format<Q3_K> : Form<Q3_K, 3, 2, 2> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++)
+            w[j] = two_bits(q + 8 * 64, u, j, row) | (((word(q, j, row) >> u) & every_byte(1)) << 2);
+    }
+    // Six bits: a nibble of bytes 0..7 (low ones first), two bits of bytes 8..11.
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf*) {
+        const vf d = halves_at(s, row);
+        for (int half = 0; half < 2; half++) {
+            const int k = 2 * u + half;
+            const vi low = coded(q, 24, k % 8, row) >> k / 8 * 4, high = coded(q, 26, k % 4, row) >> k / 4 * 2;
+            factor[half] = d * to_float(((low & 15) | (high & 3) << 4) - 32);
+        }
+    }
+};
+
+struct SixBitScales {
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int u, int row, vf* factor, vf* least) {
+        const vi low = unsigned_lanes(s + 64 + 16 * u + row);
+        const vi high = unsigned_lanes(s + 64 + 128 + 16 * (u % 4) + row) >> 4 * (u / 4);
+        factor[0] = halves_at(s, row) * to_float((low & 15) | (high & 3) << 4);
+        least[0] = halves_at(s + 32, row) * to_float(vi{} - (low >> 4 | (high & 12) << 2));
+    }
+};
+
+template <>
+struct Format<Q4_K> : Form<Q4_K, 4, AFFINE>, SixBitScales {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = (word(q, u / 2 * 8 + j, row) >> 4 * (u & 1)) & every_byte(15);
+    }
+};
+
+template <>
+struct Format<Q5_K> : Form<Q5_K, 5, AFFINE>, SixBitScales {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        Format<Q4_K>::quants(q + 8 * 64, u, row, w);
+        for (int j = 0; j < 8; j++) w[j] |= ((word(q, j, row) >> u) << 4) & every_byte(16);
+    }
+};
+
+template <>
+struct Format<Q6_K> : Form<Q6_K, 6, 5, 2> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        const int n = u / 4, quarter = u % 4;
+        for (int j = 0; j < 8; j++) {
+            const vi low = word(q, 16 * n + 8 * (quarter & 1) + j, row) >> (quarter & 2 ? 4 : 0);
+            const vi high = word(q, 32 + 8 * n + j, row) >> 2 * quarter;
+            w[j] = (low & every_byte(15)) | ((high << 4) & every_byte(48));
+        }
+    }
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int u, int row, vf* factor, vf*) {
+        const vf d = halves_at(s, row);
+        for (int half = 0; half < 2; half++)
+            factor[half] = d * to_float(signed_lanes(s + 32 + 32 * u + 16 * half + row));
+    }
+};
+
+template <>
+struct Format<IQ4_XS> : Form<IQ4_XS, 8, 7> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        Format<IQ4_NL>::quants(q + 4 * 64 * u, 0, row, w);
+    }
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int u, int row, vf* factor, vf*) {
+        const vi high = unsigned_lanes(s + 32 + 16 * (u / 4) + row) >> 2 * (u % 4);
+        const vi low = unsigned_lanes(s + 64 + 16 * (u / 2) + row) >> 4 * (u % 2);
+        factor[0] = halves_at(s, row) * to_float(((low & 15) | (high & 3) << 4) - 32);
+    }
+};
+
+}  // namespace
+}  // namespace jackfield

@@ -1,0 +1,365 @@
+"""`jackfield conform` as a whole: crashes and hangs are counted, nothing goes green by skipping, reports add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import jackfield
+from jackfield.cli.app import app
+from jackfield.conformance import report
+from jackfield.conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
+from jackfield.conformance.runner import Request, Runner, run
+from jackfield.conformance.suites import DEFAULT, SUITES, chosen, trials_of
+
+HERE = Path(__file__).parent
+CORE = Path(jackfield.__file__).parents[1]
+HANG = 5.0  # seconds after which the planted hang counts as one
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """The planted suites, here and in every worker."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setenv("KIT_FAKES_WORKER", "1")
+    before = dict(SUITES)
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.delenv("KIT_FAKES_WORKER")
+    import kit_fakes
+
+    SUITES.update({name: getattr(kit_fakes, name) for name in ("twenty", "seven", "stuck", "deadly")})
+    monkeypatch.setenv("KIT_FAKES_WORKER", "1")
+    yield ("kit_fakes",)
+    SUITES.clear()
+    SUITES.update(before)
+
+
+def conform(*arguments):
+    return CliRunner().invoke(app, ["conform", *map(str, arguments)])
+
+
+# Crashes and hangs
+
+
+def test_a_crash_and_a_hang_are_charged_to_their_cases(fakes):
+    _, results = run(Request("sim", ("twenty",), imports=fakes, deadline=HANG))
+    assert [r.id for r in results] == [f"twenty/{n}" for n in range(1, 21)]
+    assert Counter(r.result for r in results) == {"passed": 18, "crashed": 1, "hung": 1}
+    assert results[4].result == "crashed"
+    assert "SIGSEGV" in results[4].reason
+    assert results[8].result == "hung"
+    assert results[8].seconds >= HANG
+
+
+def test_a_suite_that_kills_every_worker_is_given_up(fakes):
+    _, results = run(Request("sim", ("deadly",), imports=fakes))
+    assert all(r.result == "crashed" for r in results)
+    assert sum("not tried" in r.reason for r in results) == 20
+
+
+def test_each_result_is_told_apart(fakes, tmp_path):
+    file = tmp_path / "xfail.toml"
+    known = '[[xfail]]\ncase = "seven/{}"\nreason = "being mended"\nissue = "https://example.com/1"\n'
+    file.write_text(known.format("known-*") + known.format("passes"))
+    request = Request("sim", ("seven",), imports=fakes, deadline=HANG, expected=read_expected(file))
+    _, results = run(request)
+    found = {r.id.partition("/")[2]: r for r in results}
+    assert {name: r.result for name, r in found.items()} == {
+        "passes": "xpass",
+        "fails": "failed",
+        "refuses": "unsupported",
+        "refuses-without-a-word": "failed",
+        "known-to-fail": "xfail",
+        "leaves": "crashed",
+        "hangs": "hung",
+        "raises": "failed",
+    }
+    assert (found["refuses"].reason, found["refuses"].code) == ("seven: no", "size")
+    assert found["known-to-fail"].issue == "https://example.com/1"
+    assert "exit code 0" in found["leaves"].reason
+    assert "ZeroDivisionError" in found["raises"].reason
+    assert "without a reason" in found["refuses-without-a-word"].reason
+
+
+def test_an_expected_failure_that_is_mended_is_a_failure(fakes, monkeypatch):
+    monkeypatch.setenv("KIT_FAKES_MENDED", "1")
+    expected = (Expected("seven/known-to-fail", "broken", "https://example.com/1"),)
+    with Runner(Request("sim", ("seven",), imports=fakes, expected=expected)) as runner:
+        result = runner.one("seven/known-to-fail")
+    assert result.result == "xpass"
+    assert result.is_bad
+    assert "take it off the list" in result.reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_ends_the_workers(fakes, tmp_path, monkeypatch):
+    pid = tmp_path / "pid"
+    monkeypatch.setenv("KIT_FAKES_PID", str(pid))
+    code = (
+        "import os; os.environ.pop('KIT_FAKES_WORKER'); import kit_fakes; os.environ['KIT_FAKES_WORKER'] = '1'; "
+        "from jackfield.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "conform", "sim", "--suite", "stuck", "--import", "kit_fakes"]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not (pid.exists() and pid.read_text()):
+        assert started.poll() is None, started.stdout.read()
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    started.communicate()
+    assert started.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+# Nothing goes green by skipping
+
+
+def test_a_backend_that_refuses_everything_fails(fakes):
+    with Runner(Request("refuser", ("ops", "claims"), imports=fakes)) as runner:
+        nothing = runner.one("ops/any/claimed")
+        one = runner.one(next(i for i in runner.ids() if i.startswith("ops/tanh/")))
+        runs = runner.one("claims/runs/tanh")
+    assert nothing.result == "failed"
+    assert "at least one kernel" in nothing.reason
+    assert (one.result, one.reason) == ("unsupported", "refuser: not today")
+    assert runs.result == "failed"
+    assert "every case is refused: refuser: not today" in runs.reason
+
+
+def test_a_refusal_without_words_fails(fakes):
+    with Runner(Request("silent", ("ops", "claims"), imports=fakes)) as runner:
+        assert runner.one(next(i for i in runner.ids() if i.startswith("ops/tanh/"))).result == "failed"
+        assert "must be a sentence" in runner.one("claims/reasons/tanh").reason
+
+
+@pytest.mark.parametrize("name", ["nothing", "sim:7", "cuad"])
+def test_a_device_that_is_not_there_fails(name):
+    done = conform(name, "--suite", "buffers")
+    assert done.exit_code in (1, 2)
+    assert "passed" not in done.output
+    assert name in done.output
+
+
+def pytest_run(cwd, *arguments, **env):
+    command = [sys.executable, "-m", "pytest", "-p", "jackfield.conformance.pytest", "-p", "no:cacheprovider", "-rA"]
+    return subprocess.run(
+        [*command, *arguments], cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
+    )
+
+
+def test_under_pytest_each_case_is_a_test(tmp_path):
+    done = pytest_run(tmp_path, "--device", "sim", "--suite", "buffers", "-k", "zero or borrow")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "PASSED conformance::buffers/zero-bytes" in done.stdout
+    assert "seed 0" in done.stdout
+
+
+def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
+    arguments = ("--device", "nothing:0", "--suite", "buffers", "-k", "zero")
+    done = pytest_run(tmp_path, *arguments, JACKFIELD_REQUIRE="")
+    assert done.returncode == 0
+    assert "1 skipped" in done.stdout
+    done = pytest_run(tmp_path, *arguments, JACKFIELD_REQUIRE="cpu,nothing")
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "nothing:0 is required" in done.stdout
+
+
+def test_under_pytest_a_bad_case_fails(fakes, tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "import os\nos.environ.pop('KIT_FAKES_WORKER', None)\nimport kit_fakes\nos.environ['KIT_FAKES_WORKER'] = '1'\n"
+    )
+    done = pytest_run(tmp_path, "--device", "sim", "--suite", "seven", "--import", "kit_fakes", "-k", "fails or leaves")
+    assert done.returncode == 1, done.stdout
+    assert "FAILED conformance::seven/fails - Failed: failed: planted" in done.stdout
+    assert "FAILED conformance::seven/leaves - Failed: crashed" in done.stdout
+
+
+# From the wheel alone
+
+
+def test_the_kit_needs_no_checkout_and_no_pytest(tmp_path):
+    for name in ("pytest", "_pytest", "hypothesis"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(CORE)])
+    command = [sys.executable, "-P", "-m", "jackfield", "conform", "sim", "-s", "buffers", "--report", "out.json"]
+    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    fields = report.load(work / "out.json")
+    assert fields["suites"]["buffers"]["passed"] > 30
+    assert fields["device"]["name"] == "sim:0"
+    assert list(work.iterdir()) == [work / "out.json"]
+
+
+# Reports
+
+
+def some_results():
+    return [
+        Result("ops/a", "passed", max_ulp=0.5, seconds=0.25),
+        Result("ops/b", "unsupported", "only rows", "attribute"),
+        Result("buffers/c", "failed", "byte 3 is 7"),
+        Result("buffers/d", "xfail", "known", issue="https://example.com/2"),
+    ]
+
+
+def written(results, path, suites=("ops", "buffers")):
+    fields = report.document({"core": "0", "backend": {"name": "x"}}, suites, 7, results)
+    path.write_text(report.text(fields))
+    return fields
+
+
+def test_counts_equal_cases(tmp_path):
+    fields = written(some_results(), tmp_path / "r.json")
+    again = report.load(tmp_path / "r.json")
+    assert again == fields
+    for suite, row in again["suites"].items():
+        cases = [c["result"] for c in again["cases"] if c["id"].startswith(f"{suite}/")]
+        assert row == {kind: cases.count(kind) for kind in KINDS}
+    assert again["cases"][1] == {
+        "id": "ops/b", "result": "unsupported", "code": "attribute", "reason": "only rows", "max_ulp": None,
+        "seconds": 0.0,
+    }  # fmt: skip
+    assert (again["schema"], again["seed"], again["level"]) == ("jackfield.conformance/1", 7, None)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # each try writes the whole file anew
+@given(st.integers(0, 10_000), st.characters(min_codepoint=48, max_codepoint=122))
+def test_any_byte_changes_the_digest(tmp_path, at, other):
+    path = tmp_path / "r.json"
+    written(some_results(), path)
+    text = path.read_text()
+    places = [i for i, c in enumerate(text) if not c.isspace()]
+    i = places[at % len(places)]
+    if text[i] != other:
+        path.write_text(text[:i] + other + text[i + 1 :])
+        with pytest.raises(report.ReportError):
+            report.load(path)
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (lambda f: f["suites"]["buffers"].update(failed=0), "buffers counts"),
+        (lambda f: f["suites"]["ops"].update(passed=2, unsupported=0), "ops counts"),
+        (lambda f: f["suites"].update(views=dict.fromkeys(KINDS, 1)), "views counts"),
+        (lambda f: f["suites"].pop("ops"), "'ops/a'"),
+        (lambda f: f["cases"].pop(), "buffers counts"),
+        (lambda f: f["cases"][0].update(result="fine"), "'fine'"),
+        (lambda f: f.pop("cases"), "no cases"),
+        (lambda f: f.update(suites=[]), "no suites"),
+    ],
+)
+def test_counts_must_be_those_of_the_cases(tmp_path, forge, words):
+    fields = report.document({"core": "0"}, ("ops", "buffers"), 7, some_results())
+    forge(fields)
+    (tmp_path / "r.json").write_text(json.dumps(fields | {"digest": report.digest(fields)}))
+    with pytest.raises(report.ReportError, match=words):
+        report.load(tmp_path / "r.json")
+
+
+def test_compare_lists_what_got_worse(tmp_path):
+    old = some_results()
+    written(old, tmp_path / "old.json")
+    worse = [Result("ops/a", "unsupported", "no more"), old[1], old[2]]
+    written(worse, tmp_path / "new.json")
+    done = conform("--compare", tmp_path / "old.json", tmp_path / "new.json")
+    assert done.exit_code == 1
+    assert done.output.splitlines() == ["ops/a: passed -> unsupported: no more", "1 regressions"]
+    assert conform("--compare", tmp_path / "old.json", tmp_path / "old.json").exit_code == 0
+    done = conform("--compare", tmp_path / "new.json", tmp_path / "old.json")
+    assert (done.exit_code, done.output) == (0, "nothing got worse\n")
+    (tmp_path / "new.json").write_text((tmp_path / "new.json").read_text().replace("no more", "no less"))
+    done = conform("--compare", tmp_path / "old.json", tmp_path / "new.json")
+    assert done.exit_code == 1
+    assert "changed after it was written" in done.output
+
+
+def test_a_case_that_crashes_where_it_was_refused_is_worse():
+    def one(result):
+        return report.document({}, ("ops",), 0, [Result("ops/a", result)] if result else [])
+
+    worse = {
+        ("passed", "failed"), ("passed", "unsupported"), ("passed", "crashed"), ("passed", "xfail"), ("passed", ""),
+        ("unsupported", "crashed"), ("unsupported", "failed"), ("xfail", "hung"), ("passed", "hung"),
+    }  # fmt: skip
+    for was in ("passed", "unsupported", "xfail", "failed"):
+        for now in ("passed", "failed", "unsupported", "xfail", "crashed", "hung", ""):
+            expected = (was, now) in worse or (was in ("unsupported", "xfail") and now in ("failed", "crashed", "hung"))
+            assert bool(report.regressions(one(was), one(now))) == expected, (was, now)
+
+
+def test_the_command_prints_a_table_or_the_report(tmp_path):
+    done = conform("sim", "-s", "buffers", "--report", tmp_path / "r.json")
+    assert done.exit_code == 0
+    assert "buffers  38      0       1" in done.output
+    assert "seed 0: nothing is wrong" in done.output
+    report.load(tmp_path / "r.json")
+    done = conform("sim", "-s", "buffers", "--json", "--seed", 3)
+    fields = json.loads(done.stdout)
+    assert fields["digest"] == report.digest(fields)
+    assert fields["seed"] == 3
+
+
+@pytest.mark.parametrize("arguments", [(), ("sim", "--suite", "nosuch"), ("sim", "--compare", HERE, HERE)])
+def test_wrong_use_is_2(arguments):
+    assert conform(*arguments).exit_code == 2
+
+
+# What is asked
+
+
+def test_ids_are_unique_and_the_same_in_every_process():
+    ids = [trial.id for trial in trials_of(SUITES, 0)]
+    assert len(ids) == len(set(ids)) > 9000
+    assert all(i.partition("/")[0] in SUITES for i in ids)
+    assert not [i for i in ids if " " in i]
+    code = "from jackfield.conformance.suites import *; print(*[t.id for t in trials_of(SUITES, 5)], sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ids
+
+
+def test_suites_are_chosen_by_name():
+    assert chosen(["views", "ops"]) == ("ops", "views")
+    assert chosen([]) == DEFAULT == tuple(n for n in SUITES if n != "coverage")
+    assert chosen(["all"]) == tuple(SUITES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[xfail]]\ncase = "a"\nreason = "b"\n', "issue is missing"),
+        ('[[xfail]]\ncase = "a"\nreason = "b"\nissue = "later"\n', "must be a link"),
+        ('[[xfail]]\ncase = "a"\nreason = " "\nissue = "https://x"\n', "reason is missing"),
+        ('[[xfail]]\ncase = "a"\nreason = "b"\nissue = "https://x"\nwhen = 1\n', "unknown key 'when'"),
+        ("xfail = 3\n", "array of tables"),
+        ("xfail = \n", "xfail.toml"),
+    ],
+)
+def test_a_list_of_expected_failures_that_is_wrong(tmp_path, text, words):
+    file = tmp_path / "xfail.toml"
+    file.write_text(text)
+    with pytest.raises(XfailError, match=words):
+        read_expected(file)
+    assert conform("sim", "--xfail", file).exit_code == 1
+
+
+def test_an_unsupported_case_is_never_an_expected_failure():
+    refused = Result("ops/a", "unsupported", "no")
+    assert judge(refused, [Expected("ops/*", "x", "https://x")]) is refused

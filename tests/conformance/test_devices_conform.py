@@ -1,0 +1,58 @@
+"""The kit on the devices of the tree: a sample of long suites, all of the short ones. The whole is in `.ci/full`."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jackfield.conformance.runner import Request, Runner
+from jackfield.conformance.suites import SUITES
+from jackfield.errors import Unavailable
+
+KINDS = ("reference", "sim", "cpu")
+LONG = {"ops": 30, "views": 20, "guards": 20, "block-dtypes": 6, "packed": 6, "claims": 8, "threads": 8, "memory": 3}
+SKIPPED = {"memory/plan-cycles", "memory/constants", "memory/clones"}  # some seconds each
+
+
+def sampled(names):
+    """Every id of a short suite, one of so many of a long one; always the same."""
+    return [n for n in names if zlib.crc32(n.encode()) % LONG.get(n.partition("/")[0], 1) == 0 and n not in SKIPPED]
+
+
+def tried(device, chosen=sampled, suites=tuple(SUITES), imports=()):
+    with Runner(Request(device, suites, imports=imports)) as runner:
+        results = list(runner.results(chosen(runner.ids())))
+    wrong = [f"{r.result}: {r.id}: {r.reason}" for r in results if r.is_bad]
+    assert not wrong, "\n".join(wrong[:8])
+    assert len(results) > 100
+    return Counter((r.suite, r.result) for r in results)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_wrong(kind, absent):
+    try:
+        counts = tried(kind)
+    except Unavailable as e:
+        absent(kind, str(e))
+    assert all(counts[suite, "passed"] for suite in SUITES if (suite, kind) != ("packed", "sim")), counts
+
+
+def test_the_backend_of_the_vendors_page_is_right(tmp_path, monkeypatch):
+    """The whole backend of docs/adding-a-backend.md: two ops, and everything else refused."""
+    page = (Path(__file__).parents[2] / "docs/adding-a-backend.md").read_text("utf-8")
+    code = re.search(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+    (tmp_path / "toy_of_the_page.py").write_text(
+        f"{code}\nimport jackfield\njackfield.register_backend(ToyBackend())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")])))
+
+    def its_ops(names):
+        return [n for n in names if "/add/f32" in n or "/relu/f32" in n or n.startswith("buffers/")]
+
+    counts = tried("toy", its_ops, ("ops", "buffers", "views", "guards"), ("toy_of_the_page",))
+    assert all(counts[suite, "passed"] for suite in ("ops", "buffers", "views", "guards")), counts

@@ -1,0 +1,92 @@
+"""Where the scales of each block dtype lie, so that tests can plant some in blocks of random bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_HALVES = {  # byte offsets of f16 fields; first the scale, then a minimum
+    "q4_1": (0, 2),
+    "q5_1": (0, 2),
+    "q2_K": (80, 82),
+    "q3_K": (108,),
+    "q4_K": (0, 2),
+    "q5_K": (0, 2),
+    "q6_K": (208,),
+    "tq1_0": (52,),
+    "tq2_0": (64,),
+    "mxfp4": (),
+    "nvfp4": (),
+    "iq1_m": (),  # four bits in each of four words, see below
+}
+_EIGHT = {"iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4, "iq1_s": 8, "iq1_m": 8}  # what makes whole numbers
+
+
+def random_blocks(dtype, shape, rng):
+    """Blocks of random bits with small scales: u8 (..., blocks, bytes of one)."""
+    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // dtype.block, dtype.block_nbytes), np.uint8)
+    set_scales(dtype.name, raw, lambda: rng.standard_normal(raw.shape[:-1]) * 0.01)
+    if dtype.name == "mxfp4":
+        raw[..., 0] = rng.integers(110, 125, raw.shape[:-1])
+    if dtype.name == "nvfp4":
+        raw[..., :4] = rng.integers(0, 0x30, (*raw.shape[:-1], 4))
+    return raw
+
+
+def set_scales(name, raw, draw):
+    """Give blocks raw u8 (..., bytes) the scales and minima of draw(), real numbers (...)."""
+    for at in _HALVES.get(name, (0,)):
+        raw[..., at : at + 2] = _bytes(draw())
+    if name == "iq1_m":
+        _spread(raw, draw())
+    if name == "nvfp4":
+        raw[..., :4] &= 0x7F
+
+
+def set_unit_scales(name, raw):
+    """Scales, coded ones too, with which blocks decode to their quants, which are whole numbers; no minima."""
+    for at, value in zip(_HALVES.get(name, (0,)), (_EIGHT.get(name, 1), 0), strict=False):
+        raw[..., at : at + 2] = _bytes(np.float16(value))
+    if name == "iq1_m":
+        raw[..., 48:56] = 0
+        _spread(raw, np.full(raw.shape[:-1], 8.0))
+    if name == "mxfp4":
+        raw[..., 0] = 128
+    if name == "nvfp4":
+        raw[..., :4] = 0x40
+    for where, value in _CODED.get(name, ()):
+        raw[..., where] = value
+    for where, mask in _MASKED.get(name, ()):
+        raw[..., where] &= mask
+
+
+# Coded scales that stand for one.
+_CODED = {
+    "q2_K": ((slice(0, 16), 1),),
+    "q3_K": ((slice(96, 104), 0x11), (slice(104, 108), 0xAA)),
+    "q4_K": ((slice(4, 8), 1), (slice(8, 12), 0), (slice(12, 16), 1)),
+    "q5_K": ((slice(4, 8), 1), (slice(8, 12), 0), (slice(12, 16), 1)),
+    "q6_K": ((slice(192, 208), 1),),
+    "iq2_xs": ((slice(66, 74), 0),),
+    "iq2_s": ((slice(74, 82), 0),),
+    "iq3_s": ((slice(106, 110), 0),),
+    "iq4_xs": ((slice(2, 4), 0xAA), (slice(4, 8), 0x11)),
+}
+# Bits that lie beside others in their byte.
+_MASKED = {
+    "iq2_xxs": ((slice(9, 66, 8), 0x0F),),
+    "iq3_xxs": ((slice(69, 98, 4), 0x0F),),
+    "iq1_s": ((slice(35, 50, 2), 0x8F),),
+}
+
+
+def _bytes(values):
+    halves = np.asarray(values).astype("<f2")
+    return np.ascontiguousarray(halves[..., None]).view(np.uint8)
+
+
+def _spread(raw, values):
+    """A half whose bits are the upper four of the words of iq1_m at byte 48."""
+    bits = np.asarray(values).astype("<f2").view("<u2")
+    for i in range(4):
+        at = 49 + 2 * i
+        raw[..., at] = (raw[..., at] & 0x0F) | (bits >> 4 * i << 4 & 0xF0).astype(np.uint8)
