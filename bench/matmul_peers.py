@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,9 @@ class Llama:
         # It aborts for a type that it knows and has no encoder for; what it printed before still counts.
         done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         found = dict(line.split() for line in done.stdout.splitlines())
+        if "wrong" in found.values():
+            print(f"{self.name}: its product is wrong for {dtype}, so it has no figure", file=sys.stderr)
+            return {}
         return {m: float(found[str(m)]) for m in rows if str(m) in found} if len(found) == len(rows) else {}
 
 

@@ -4,7 +4,9 @@
 //
 // The weight has N rows of K elements, x has M rows of float32. COPIES of the weight take turns, so that with enough of
 // them each comes from memory. PACK is 1 for the packed layout the peer gives weights while loading. Nothing is printed
-// where the peer does not know the type or has no such layout for it. PEER_IK: built on ik_llama.cpp's libraries.
+// where the peer does not know the type or (llama.cpp) has no such layout for it, "wrong" for seconds where the product
+// is far from that of the decoded weight. PEER_IK: built on ik_llama.cpp's libraries, which leave types they have no
+// such layout for as they are.
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -64,6 +66,39 @@ std::vector<char> encoded(ggml_type type, int64_t n, int64_t k) {
     return all;
 }
 
+// The row as float32.
+std::vector<float> decoded(ggml_type type, const char* row, int64_t k) {
+    std::vector<float> values(static_cast<size_t>(k));
+#ifdef PEER_IK
+    const auto to_float = ggml_internal_get_type_traits(type).to_float;
+#else
+    const auto to_float = ggml_get_type_traits(type)->to_float;
+#endif
+    if (type == GGML_TYPE_F32) {
+        std::memcpy(values.data(), row, values.size() * sizeof(float));
+    } else {
+        to_float(row, values.data(), k);
+    }
+    return values;
+}
+
+// Whether y [m, n] is about x w^T, seen at its last row and the rows of the weight that were made: rounding x to int8
+// moves a product of normal numbers by a hundredth of its spread, a broken kernel by about all of it.
+bool right(const std::vector<float>& y, const std::vector<float>& x, const std::vector<char>& weight, ggml_type type,
+           int64_t n, int64_t k) {
+    const size_t row = ggml_row_size(type, k), last = x.size() - static_cast<size_t>(k);
+    double wrong = 0, spread = 0;
+    for (int64_t i = 0; i < std::min(n, MADE_ROWS); ++i) {
+        const std::vector<float> values = decoded(type, weight.data() + static_cast<size_t>(i) * row, k);
+        double sum = 0;
+        for (size_t j = 0; j < values.size(); ++j) sum += static_cast<double>(values[j]) * x[last + j];
+        const double off = y[y.size() - static_cast<size_t>(n - i)] - sum;
+        wrong += off * off;
+        spread += sum * sum;
+    }
+    return wrong <= 0.01 * spread;  // false for NaN
+}
+
 ggml_context* context_for(size_t tensors) {
     ggml_init_params params{};
     params.mem_size = tensors * (ggml_tensor_overhead() + 512) + ggml_graph_overhead() * tensors;
@@ -101,18 +136,20 @@ std::vector<ggml_tensor*> weights(ggml_backend_t backend, ggml_type type, int64_
     for (ggml_tensor* weight : made) {
         if (pack) iqk_repack_tensor(weight);
     }
-    if (pack && made[0]->type == type) return {};
 #endif
     return made;
 }
 
-double seconds(ggml_backend_t backend, const std::vector<ggml_tensor*>& made, int64_t m, int threads) {
+// Seconds of one product; below 0 where it is wrong.
+double seconds(ggml_backend_t backend, const std::vector<ggml_tensor*>& made, ggml_type type, int64_t m, int threads) {
     ggml_context* context = context_for(2 * made.size() + 1);
     ggml_tensor* x = ggml_new_tensor_2d(context, GGML_TYPE_F32, made[0]->ne[0], m);
     std::vector<ggml_cgraph*> graphs;
+    std::vector<ggml_tensor*> products;
     for (ggml_tensor* weight : made) {
         graphs.push_back(ggml_new_graph_custom(context, 8, false));
-        ggml_build_forward_expand(graphs.back(), ggml_mul_mat(context, weight, x));
+        products.push_back(ggml_mul_mat(context, weight, x));
+        ggml_build_forward_expand(graphs.back(), products.back());
     }
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(context, backend);
     const std::vector<float> values = normal(made[0]->ne[0] * m);
@@ -120,6 +157,10 @@ double seconds(ggml_backend_t backend, const std::vector<ggml_tensor*>& made, in
     size_t turn = 0;
     auto one = [&] { ggml_backend_graph_compute(backend, graphs[turn++ % graphs.size()]); };
     one();
+    const int64_t k = made[0]->ne[0], n = made[0]->ne[1];
+    std::vector<float> y(static_cast<size_t>(n * m));
+    ggml_backend_tensor_get(products[0], y.data(), 0, y.size() * sizeof(float));
+    if (!right(y, values, encoded(type, n, k), type, n, k)) return -1;
     const double begin = now(threads);
     one();
     const int repeats = std::max(1, static_cast<int>(ROUND_S / std::max(now(threads) - begin, 1e-7)));
@@ -150,7 +191,12 @@ int main(int argc, char** argv) {
     ggml_backend_cpu_set_n_threads(backend, threads);
     const std::vector<ggml_tensor*> made = weights(backend, type, n, k, std::atoi(argv[4]), std::atoi(argv[3]) != 0);
     for (int i = 7; i < argc && !made.empty(); ++i) {
-        std::printf("%s %.9g\n", argv[i], seconds(backend, made, std::atoll(argv[i]), threads));
+        const double took = seconds(backend, made, type, std::atoll(argv[i]), threads);
+        if (took < 0) {
+            std::printf("%s wrong\n", argv[i]);
+        } else {
+            std::printf("%s %.9g\n", argv[i], took);
+        }
         std::fflush(stdout);
     }
     return 0;

@@ -16,9 +16,10 @@
 
 namespace {
 
+// The thread's own clock: what the machine can do does not depend on who else runs, unless they share its memory.
 double now() {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
