@@ -27,7 +27,7 @@ RUNGS = (
     "report heap hosting store binding checks",
     "plan session",
     "explain trace",
-    "conformance diff profile",
+    "conformance feeds diff profile",
     "gguf",
     "__init__ cli __main__",
 )

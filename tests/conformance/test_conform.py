@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jackfield
+from jackfield import ops
 from jackfield.cli.app import app
 from jackfield.conformance import report
+from jackfield.conformance.cases import examples
 from jackfield.conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
 from jackfield.conformance.runner import Request, Runner, run
 from jackfield.conformance.suites import DEFAULT, SUITES, chosen, trials_of
+from jackfield.conformance.trials import Trial
+from jackfield.op import OPS, Case, values
 
 HERE = Path(__file__).parent
 CORE = Path(jackfield.__file__).parents[1]
@@ -122,6 +128,128 @@ def test_ctrl_c_ends_the_workers(fakes, tmp_path, monkeypatch):
         os.kill(int(pid.read_text()), 0)
 
 
+# Workers that are hard to be rid of
+
+
+@pytest.fixture
+def module(fakes, tmp_path, monkeypatch):
+    """From the text of a module to the modules a worker imports: the planted suites and this one."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+
+    def made(text):
+        (tmp_path / "planted_module.py").write_text(text)
+        return (*fakes, "planted_module")
+
+    return made
+
+
+LEAVER = """
+import os, time
+if os.fork() == 0:
+    {}
+    held = open({!r}, "w")
+    time.sleep(4 * {})
+    held.write("it outlived its parent")
+    held.close()
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes of POSIX")
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_process_that_a_backend_leaves_holds_nothing_up(module, tmp_path, daemon):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    said = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    imports = module(LEAVER.format("os.setsid()" if daemon else "", str(path), HANG))
+    with Runner(Request("sim", ("twenty",), imports=imports, deadline=HANG)) as runner:
+        results = list(runner.results(["twenty/4", "twenty/5"]))
+    assert [r.result for r in results] == ["passed", "crashed"]
+    assert "SIGSEGV" in results[1].reason
+    os.set_blocking(said, True)
+    if not daemon:  # one in a session of its own is nobody's to end
+        assert os.read(said, 100) == b"", "it was ended"
+    os.close(said)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes of POSIX")
+def test_a_hung_worker_ends_with_the_command_that_started_it(fakes, tmp_path, monkeypatch):
+    path = tmp_path / "pid"
+    monkeypatch.setenv("KIT_FAKES_PID", str(path))
+    command = [sys.executable, "-m", "jackfield.conformance.worker"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    worker.stdin.write(json.dumps({"device": "sim", "seed": 0, "imports": fakes}) + "\n" + json.dumps("stuck/1") + "\n")
+    worker.stdin.flush()
+    while not (path.exists() and path.read_text()):
+        assert worker.poll() is None
+        time.sleep(0.05)
+    worker.stdin.close()
+    assert worker.wait() == 1
+
+
+FLAKY = """
+import os
+from jackfield.errors import Unavailable
+if os.path.exists({0!r}):
+    raise Unavailable("flaky: the driver has lost the device")
+open({0!r}, "w").close()
+"""
+
+
+def test_a_device_that_a_crash_costs_is_told_case_by_case(module, tmp_path):
+    imports = module(FLAKY.format(str(tmp_path / "lost")))
+    arguments = ("sim", "-s", "deadly", *(f"--import={name}" for name in imports))
+    done = conform(*arguments, "--report", tmp_path / "r.json")
+    assert done.exit_code == 1
+    assert "crashed: deadly/0: the process was killed by SIGSEGV" in done.output
+    assert "sim:0 (sim)" in done.output
+    cases = report.load(tmp_path / "r.json")["cases"]
+    assert [c["result"] for c in cases] == ["crashed"] * 30
+    lost = "the device can't be opened again: flaky: the driver has lost the device"
+    assert [c["reason"] for c in cases[1:10]] == [lost] * 9
+    assert all(c["reason"].startswith("not tried: 10 workers in a row died") for c in cases[10:])
+    assert lost in cases[10]["reason"]
+
+
+def test_under_pytest_a_device_that_is_lost_on_the_way_fails(module, tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "import os\nos.environ.pop('KIT_FAKES_WORKER', None)\nimport kit_fakes\nos.environ['KIT_FAKES_WORKER'] = '1'\n"
+    )
+    imports = module(FLAKY.format(str(tmp_path / "lost")))
+    suites = ("--suite", "twenty", *(f"--import={name}" for name in imports))
+    done = pytest_run(tmp_path, "--device", "sim", *suites, "-k", "twenty/5 or twenty/6")
+    assert "2 failed" in done.stdout
+    assert "FAILED conformance::twenty/6 - Failed: crashed: the device can't be" in done.stdout
+
+
+SCRIBBLER = """
+import os
+from jackfield.conformance.suites import SUITES
+from jackfield.conformance.trials import Trial
+
+def scribble(text, subject):
+    for number in range(3, 12):
+        try:
+            os.write(number, text)
+        except OSError:
+            pass
+    return []
+
+from functools import partial
+texts = (b"rubbish\\n", b"[3]\\n", b"\\xff\\xfe\\n", b"[" * 100_000 + b"\\n", b"1" * 6000 + b"\\n", b"")
+SUITES["scribbles"] = lambda seed: [Trial(f"scribbles/{n}", partial(scribble, t)) for n, t in enumerate(texts)]
+"""
+
+
+def test_a_backend_that_writes_between_the_answers_is_told(module):
+    imports = module(SCRIBBLER)
+    with Runner(Request("sim", ("scribbles",), imports=imports, deadline=HANG)) as runner:
+        results = [runner.one(f"scribbles/{number}") for number in range(5)]
+        assert runner.one("twenty/1").result == "passed"
+    assert [r.result for r in results] == ["crashed"] * 5
+    assert "'rubbish\\n' was written where the worker's answers go" in results[0].reason
+
+
 # Nothing goes green by skipping
 
 
@@ -164,6 +292,16 @@ def test_under_pytest_each_case_is_a_test(tmp_path):
     assert "1 passed, 1 skipped" in done.stdout
     assert "PASSED conformance::buffers/zero-bytes" in done.stdout
     assert "seed 0" in done.stdout
+
+
+def test_under_pytest_no_device_is_told(tmp_path):
+    done = pytest_run(tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "name one with --device" in done.stderr
+    (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
+    done = pytest_run(tmp_path, "test_own.py")  # the files of somebody else, who has the plugin loaded
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
@@ -274,6 +412,46 @@ def test_counts_must_be_those_of_the_cases(tmp_path, forge, words):
         report.load(tmp_path / "r.json")
 
 
+def signed(fields):
+    return json.dumps(fields | {"digest": report.digest(fields)})
+
+
+NO_REPORTS = {
+    "nothing": "",
+    "no text": b"\xff\xfe\0\0",
+    "no document": "[1]",
+    "a number": "NaN",
+    "a large number": "1" * 6000,
+    "deep lists": "[" * 200_000,
+    "deep tables": '{"a":' * 5000 + "1" + "}" * 5000,
+    "half a letter": '{"schema": "jackfield.conformance/1", "x": "\\ud800", "digest": "x"}',
+    "numbers for cases": signed({"schema": report.SCHEMA, "suites": {}, "cases": [1, 2]}),
+    "a number for an id": signed({"schema": report.SCHEMA, "suites": {}, "cases": [{"id": 5}]}),
+    "no result": signed({"schema": report.SCHEMA, "suites": {"ops": {}}, "cases": [{"id": "ops/a"}]}),
+    "a list as result": signed(
+        {"schema": report.SCHEMA, "suites": {"ops": {}}, "cases": [{"id": "ops/a", "result": []}]}
+    ),
+    "no suites": signed({"schema": report.SCHEMA, "cases": []}),
+    "suites without counts": signed({"schema": report.SCHEMA, "suites": {"ops": None}, "cases": []}),
+    "a table of cases": signed({"schema": report.SCHEMA, "suites": {}, "cases": {"id": 1}}),
+    "the same twice": signed(report.document({}, ("ops",), 0, [Result("ops/a", "passed"), Result("ops/a", "failed")])),
+}
+
+
+@pytest.mark.parametrize("name", NO_REPORTS)
+def test_what_is_no_report_is_told(tmp_path, name):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    written(some_results(), good)
+    content = NO_REPORTS[name]
+    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for pair in ((good, bad), (bad, good)):
+        done = conform("--compare", *pair)
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert "bad.json: " in done.output
+    with pytest.raises(report.ReportError):
+        report.load(bad)
+
+
 def test_compare_lists_what_got_worse(tmp_path):
     old = some_results()
     written(old, tmp_path / "old.json")
@@ -317,9 +495,68 @@ def test_the_command_prints_a_table_or_the_report(tmp_path):
     assert fields["seed"] == 3
 
 
+def test_a_report_is_whole_or_not_there(tmp_path, monkeypatch):
+    path = tmp_path / "r.json"
+    path.write_text("the one before")
+    arguments = ("sim", "-s", "buffers", "--report", path)
+
+    def full(self, words, encoding):
+        self.write_bytes(words.encode(encoding)[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        done = conform(*arguments)
+    assert done.exit_code == 1
+    assert "seed 0: nothing is wrong" in done.output
+    assert done.output.endswith(f"Error: --report: {path}: it is not written: No space left on device\n")
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    assert conform(*arguments[:-1], link).exit_code == 0
+    assert link.is_symlink()
+    report.load(path)
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_a_report_that_has_no_place_is_told_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "no" / "r.json", tmp_path / "file" / "r.json"):
+        done = conform("nothing-of-this-name", "--report", place)
+        assert done.exit_code == 2
+        assert f"--report: {place}: no file can be made there: " in " ".join(done.output.split())
+
+
+def test_a_report_may_go_to_a_device():
+    assert conform("sim", "-s", "buffers", "--report", os.devnull).exit_code == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_report_without_the_home_folder_has_its_digest(module, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    imports = module(SCRIBBLER.replace("return []", f"return ['it is in ' + {str(tmp_path)!r}]"))
+    monkeypatch.setitem(SUITES, "scribbles", lambda seed: [Trial("scribbles/5", None)])
+    named = [f"--import={name}" for name in imports]
+    done = conform("sim", "-s", "scribbles", *named, "--report", tmp_path / "r.json")
+    (case,) = report.load(tmp_path / "r.json")["cases"]
+    assert (case["result"], case["reason"]) == ("failed", "it is in ~")
+    assert str(tmp_path) not in done.output
+
+
 @pytest.mark.parametrize("arguments", [(), ("sim", "--suite", "nosuch"), ("sim", "--compare", HERE, HERE)])
 def test_wrong_use_is_2(arguments):
     assert conform(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--deadline=-1", "--deadline=0", "--deadline=inf", "--deadline=nan", "--seed=-1"])
+def test_seeds_and_deadlines_that_are_none_are_wrong_use(tmp_path, option):
+    done = conform("nothing-of-this-name", option)
+    assert done.exit_code == 2
+    assert "must be" in done.output
+    done = pytest_run(tmp_path, "--device", "nothing-of-this-name", option)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "must be" in done.stderr
 
 
 # What is asked
@@ -329,10 +566,28 @@ def test_ids_are_unique_and_the_same_in_every_process():
     ids = [trial.id for trial in trials_of(SUITES, 0)]
     assert len(ids) == len(set(ids)) > 9000
     assert all(i.partition("/")[0] in SUITES for i in ids)
-    assert not [i for i in ids if " " in i]
+    assert not [i for i in ids if " " in i or "~" in i]
     code = "from jackfield.conformance.suites import *; print(*[t.id for t in trials_of(SUITES, 5)], sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ids
+
+
+@pytest.mark.parametrize("name", [name for name in ops.__all__ if not OPS[name].is_view])
+def test_examples_of_one_id_ask_the_same(name):
+    def asked(example):
+        return {n: example.draws[n] for n in example.views}, example.views, example.bases, example.attrs
+
+    known = {}
+    for example in examples(OPS[name]):
+        assert asked(known.setdefault(example.id, example)) == asked(example), example.id
+
+
+def test_an_id_stays_when_cases_are_added():
+    op = OPS["argmax"]
+    more = copy(op)
+    more.cases = (Case({"x": values([[2.0] * 5] * 3)}), *op.cases)
+    new = {example.id for example in examples(more)}
+    assert new > {example.id for example in examples(op)}
 
 
 def test_suites_are_chosen_by_name():
@@ -350,6 +605,7 @@ def test_suites_are_chosen_by_name():
         ('[[xfail]]\ncase = "a"\nreason = "b"\nissue = "https://x"\nwhen = 1\n', "unknown key 'when'"),
         ("xfail = 3\n", "array of tables"),
         ("xfail = \n", "xfail.toml"),
+        ("xfail = " + "[" * 5000, "xfail.toml"),
     ],
 )
 def test_a_list_of_expected_failures_that_is_wrong(tmp_path, text, words):

@@ -19,7 +19,7 @@ from mutant_faults import MUTANTS, SLOW_QUEUE
 from mutant_native import KIND
 from mutant_runs import NONE, Bench
 
-from jackfield.conformance.suites import DEFAULT
+from jackfield.conformance.suites import SUITES
 
 RIGHT = (f"{KIND}:0", f"{KIND}:1", SLOW_QUEUE)
 
@@ -55,4 +55,5 @@ def test_a_mutant_fails_in_the_suite_named_for_it(found, fault):
 
 def test_there_are_enough_of_them():
     assert len(MUTANTS) >= 35
-    assert all(m.suite in DEFAULT and m.also <= set(DEFAULT) for m in MUTANTS.values())
+    assert {m.suite for m in MUTANTS.values()} == set(SUITES)
+    assert all(m.also <= set(SUITES) for m in MUTANTS.values())

@@ -10,6 +10,7 @@ from recipes import BLOCKS, examples_of, taken
 import jackfield as jf
 from jackfield import ops
 from jackfield.conformance import Refused, expected, made, mistakes, run
+from jackfield.conformance.direct import NAN_GUARD
 from jackfield.dtypes import DTYPES, bf16, f16, f32, i32
 from jackfield.errors import BadIndex, ShapeError
 from jackfield.op import Case, rand, values
@@ -374,20 +375,43 @@ def test_a_mask_of_one_stream_does_not_serve_several_lists():
 
 
 @pytest.mark.parametrize("count", [9, 10, 11])
-def test_a_promise_of_few_entries_that_is_kept_or_not(on, count):
+def test_a_promise_of_few_entries_that_is_kept(on, count):
     """Item 25: with at most `kv_limit` entries the result is the dense one; no device may drop the last of them."""
+    arrays = few_open(count)
+    for limit in (count, count + 1, 40, 10**9):
+        try:
+            got = result(on, ops.attention, arrays, scale=0.25, kv_limit=limit)
+        except Refused as reason:
+            pytest.skip(str(reason))
+        q, k, v, mask = arrays.values()
+        want = by_hand(q[0], k[0], v[0], mask[0, 0].astype(np.float64), None, 0.25)
+        np.testing.assert_allclose(got[0], want, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [9, 10, 11])
+def test_a_promise_of_few_entries_that_is_broken(on, count):
+    """Item 25: one entry or many too many make the numbers anyone's, but nothing outside the operands is touched.
+
+    All around them lies NaN, and the result must be an average of rows of v, whichever were taken.
+    """
+    arrays = few_open(count)
+    for limit in (count - 1, 1):
+        try:
+            outcome = run(made(ops.attention, arrays, scale=0.25, kv_limit=limit), *on, guard=NAN_GUARD)
+        except Refused as reason:
+            pytest.skip(str(reason))
+        assert outcome.damage == ""
+        assert (np.abs(outcome.result) <= np.abs(arrays["v"]).max() + 1e-4).all()
+
+
+def few_open(count):
+    """Operands of attention whose mask opens so many columns a row, the last one among them."""
     rng = np.random.default_rng(count)
     q, k, v = (rng.standard_normal((1, 2, n, 16)).astype(np.float32) for n in (2, 40, 40))
     mask = np.full((1, 1, 2, 40), -INF, np.float32)
     for t in range(2):
         mask[0, 0, t, np.append(rng.permutation(39)[: count - 1], 39)] = 0.25
-    arrays = {"q": q, "k": k, "v": v, "mask": mask}
-    try:
-        got = result(on, ops.attention, arrays, scale=0.25, kv_limit=count)
-    except Refused as reason:
-        pytest.skip(str(reason))
-    want = by_hand(q[0], k[0], v[0], mask[0, 0].astype(np.float64), None, 0.25)
-    np.testing.assert_allclose(got[0], want, atol=2e-5)
+    return {"q": q, "k": k, "v": v, "mask": mask}
 
 
 # gated units and activations

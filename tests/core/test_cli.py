@@ -296,6 +296,41 @@ def test_a_full_disk_is_one_line(arguments, unbuffered):
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="descriptors are closed by a POSIX shell")
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        ("--version", 0, "2>&-"),
+        ("devices sim", 0, ">&-"),
+        ("devices none", 2, "<&- >&-"),
+        ("devices none", 2, "<&- >&- 2>&-"),
+    ],
+)
+def test_closed_streams_are_no_error(arguments, code, closed):
+    """The same exit code as with all streams, and on those that are left the same text."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "jackfield", *arguments.split()]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300)
+    whole = subprocess.run(command[4:], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == whole.returncode == code
+    assert done.stdout == ("" if ">&-" in closed.split() else whole.stdout)
+    assert done.stderr == ("" if "2>&-" in closed.split() else whole.stderr)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="descriptors are closed by a POSIX shell")
+def test_no_file_takes_the_place_of_a_closed_stream():
+    code = (
+        "import os, sys\n"
+        "from jackfield.cli import app\n"
+        "app._open_streams()\n"
+        "print('lost'); sys.stdout.flush(); os.write(1, b'lost'); os.write(2, b'lost')\n"
+        "assert sys.stdin.read() == ''\n"
+        "assert os.open(os.devnull, os.O_RDONLY) > 2\n"
+        "sys.exit(7)\n"
+    )
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, check=False, timeout=300).returncode == 7
+
+
 def test_as_a_module_and_its_version():
     result = subprocess.run(
         [sys.executable, "-m", "jackfield", "--version"], capture_output=True, text=True, check=True, timeout=300

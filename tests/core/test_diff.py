@@ -14,7 +14,7 @@ import jackfield as jf
 from jackfield import registry
 from jackfield.cli.app import app
 from jackfield.diff import diff
-from jackfield.errors import DeviceNameError, PlanError
+from jackfield.errors import DeviceNameError, GraphError, PlanError
 from jackfield.graph import ArraySource, root
 from jackfield.saved import load_graph
 
@@ -164,6 +164,7 @@ def test_wrong_use(tmp_path, monkeypatch):
     assert code("g.npz", "--input", "x") == 2
     assert code("g.npz", "--input", "x=two.npz") == 2
     assert code("g.npz", "--input", "x=absent.npy") == 2
+    assert code("g.npz", "--seed", "-1") == 2
     assert code("no.npz") == 2
     assert code("absent.npz") == 2
     assert code("g.npz", b="nix:0") == 2
@@ -360,6 +361,93 @@ def test_errors_in_data_are_compared_too():
         assert found.first.node == "take_rows.0"
         assert "b gave a result" in found.first.text
         assert found.nodes[1].verdict == "equal"
+
+
+def indexed(name):
+    """A graph whose drawn indices are more than its table has rows."""
+    wide = jf.input("wide", (7,), jf.i32)
+    if name == "take_rows":
+        return jf.ops.take_rows(jf.input("x", (3, 4)), wide)
+    if name == "take_rows of a view":
+        return jf.ops.take_rows(jf.input("x", (3, 4))[:2], wide[1:])
+    if name == "put_rows":
+        return jf.ops.put_rows(jf.state("s", (3, 4)), jf.input("x", (7, 4)), wide)
+    if name == "linear_experts":
+        ids = jf.input("ids", (2, 5), jf.i32)
+        return jf.ops.linear_experts(jf.input("x", (2, 1, 32)), jf.input("w", (3, 4, 32)), ids)
+    q, k = jf.input("q", (1, 2, 1, 8)), jf.input("k", (1, 2, 3, 8))
+    if name == "kv_len":
+        q, k = jf.input("q", (9, 2, 1, 8)), jf.input("k", (9, 2, 3, 8))
+        return jf.ops.attention(q, k, k, kv_len=jf.input("n", (9,), jf.i32), scale=1.0)
+    rows = jf.input("rows", (1, 6), jf.i32)
+    more = {"mask": jf.input("m", (1, 1, 1, 6)), "kv_len": jf.input("n", (1,), jf.i32)}
+    return jf.ops.attention(q, k, k, kv_rows=rows, **more, scale=1.0)
+
+
+KINDS = ("take_rows", "take_rows of a view", "put_rows", "linear_experts", "kv_len", "kv_rows")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_drawn_indices_lie_in_their_tables(name):
+    found = diff(indexed(name), "reference", "sim")
+    assert [(n.verdict, n.text) for n in found.nodes] == [("equal", "")] * len(found.nodes)
+    assert all(n.max_abs is not None for n in found.nodes), "results were compared"
+
+
+def test_drawn_indices_that_are_wrong_are_no_comparison():
+    x = jf.constant(np.ones((2, 3), np.float32))
+    i = jf.input("i", (4,), jf.i32)
+    far = jf.ops.take_rows(jf.constant(np.full((2, 1), 9, np.int32)), i)[:, 0]
+    y = jf.ops.tanh(jf.ops.take_rows(x, far))
+    verdicts = [n.verdict for n in diff(y, "reference", "sim").nodes]
+    assert verdicts == ["equal", "refused", "equal"]
+    given = diff(y, "reference", "sim", inputs={"i": np.zeros(4, np.int32)})
+    assert [n.verdict for n in given.nodes] == ["equal"] * 3, "the fault is in the data that was asked for"
+    empty = jf.ops.take_rows(jf.constant(np.ones((0, 3), np.float32)), i)
+    (node,) = diff(empty, "reference", "sim").nodes
+    assert node.verdict == "refused"
+    assert "give the inputs" in node.text
+
+
+@pytest.mark.parametrize("outputs", [None, 5, [3], [], {}, [None], "x"])
+def test_what_is_no_graph_is_a_graph_error(outputs):
+    with pytest.raises(GraphError, match="output"):
+        diff(outputs, "reference", "sim")
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, None, "0"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(PlanError, match="must be a whole number from 0 on"):
+        diff(jf.ops.tanh(jf.input("x", (3,))), "reference", "sim", seed=seed)
+
+
+def npy(header):
+    """A .npy file of nothing but this header."""
+    return b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04 no archive",
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999999,), }\n"),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n"),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n") + b"four",
+        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"),
+        npy(b"[" * 100 + b"1\n"),
+        npy(b"(" * 5000 + b")" * 5000 + b"\n"),
+        npy(b"{" * 3 + b"\xff\n"),
+        npy(b"'"),
+    ],
+)
+def test_an_input_file_that_is_damaged_is_wrong_use(content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jf.save(jf.ops.tanh(jf.input("x", (2, 3))), "g.npz")
+    (tmp_path / "x.npy").write_bytes(content)
+    done = CliRunner().invoke(app, ["diff", "reference", "sim", "g.npz", "--input", "x=x.npy"], prog_name="jackfield")
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+    assert "--input: x.npy" in done.output
 
 
 def test_inputs_are_drawn_by_seed_or_taken():

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from jackfield.dtypes import DTYPES, quantise_q8_0, quantise_q8_1, quantise_q8_K
 from jackfield.dtypes.arrays import as_bytes, convert
-from jackfield.errors import AttributeValueError, ShapeError
+from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 
 AS_GGUF = [DTYPES[name] for name in ENCODED_AS_GGUF]
 each = pytest.mark.parametrize("dtype", BLOCKS, ids=repr)
@@ -279,3 +279,39 @@ def test_wrong_importance_is_named_and_unweighted_types_take_any(dtype):
             dtype.encode(x, np.full(dtype.block, wrong))
     if not dtype.heeds_importance:
         np.testing.assert_array_equal(dtype.encode(x, np.arange(dtype.block)), dtype.encode(x))
+
+
+NO_NUMBERS = {
+    "complex": np.ones(256, complex),
+    "text": "x",
+    "texts": ["x"] * 256,
+    "objects": [None] * 256,
+    "large integers": [10**400] * 256,
+    "dates": np.zeros(256, "M8[s]"),
+    "records": np.zeros(256, [("a", "f4")]),
+    "bytes without a type": np.zeros(256, "V4"),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_what_is_no_real_number_is_named(dtype, name):
+    with pytest.raises((DTypeError, ShapeError), match=rf"^\[encode {dtype.name}\] x (is|has) "):
+        dtype.encode(NO_NUMBERS[name])
+    with pytest.raises((DTypeError, ShapeError), match=rf"^\[encode {dtype.name}\] importance (is|has) "):
+        dtype.encode(np.ones(256), importance=NO_NUMBERS[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_rows_of_unequal_length_are_named(dtype):
+    with pytest.raises(ShapeError, match=rf"^\[encode {dtype.name}\] x is no array: .* must be rows of equal length$"):
+        dtype.encode([[1.0], [1.0, 2.0]])
+    with pytest.raises(ShapeError, match=rf"^\[encode {dtype.name}\] importance is no array"):
+        dtype.encode(np.ones(256), importance=[1.0, [1.0, 2.0]])
+
+
+@given(st.sampled_from([d for d in DTYPES.values() if d.numpy is not None]), st.sampled_from(list(DTYPES.values())))
+def test_arrays_of_every_plain_dtype_are_real_numbers(given_dtype, dtype):
+    """bf16 too, which is of numpy's kind for raw bytes."""
+    ones = np.ones(256).astype(given_dtype.numpy)
+    assert np.array_equal(dtype.encode(ones, importance=ones), dtype.encode(np.ones(256)))

@@ -234,3 +234,42 @@ def test_a_constant_of_another_size_is_named(tmp_path, dtype):
     changed(path, lambda c, a: a.update(c0=a["c0"][:-1]))
     with pytest.raises(GraphError, match=r"constant c0 has \d+ bytes, .* takes \d+"):
         load_graph(path)
+
+
+HEADERS = {
+    "open brackets": b"(" * 200 + b"\n",
+    "an open text": b"{'descr': '''" + b"\n",
+    "deep brackets": b"[" * 4000 + b"]" * 4000 + b"\n",
+    "more than there is memory": b"{'descr': '|u1', 'fortran_order': False, 'shape': (999999999999999,), }\n",
+    "more than a number": b"{'descr': '|u1', 'fortran_order': False, 'shape': (" + b"9" * 400 + b",), }\n",
+    "no header": b"\n",
+    "binary": bytes(range(128, 256)),
+    "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
+    "a code of a record": b"{'descr': [('a', [('b', 3)])], 'fortran_order': False, 'shape': (1,), }\n",
+}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("name", HEADERS)
+def test_whatever_a_header_of_numpy_says_is_a_graph_error(name, version, tmp_path):
+    """Its parser raises many kinds of exceptions, tokenize's among them."""
+    header = HEADERS[name]
+    size = len(header).to_bytes(2 if version == 1 else 4, "little")
+    path = tmp_path / "g.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("graph.npy", b"\x93NUMPY" + bytes([version, 0]) + size + header)
+    with pytest.raises(GraphError, match="graph"):
+        load_graph(path)
+
+
+def test_an_encrypted_archive_is_a_graph_error(tmp_path):
+    """zipfile asks for a password with a RuntimeError."""
+    path = tmp_path / "g.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("graph.npy", b"secret")
+    raw = bytearray(path.read_bytes())
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(mark) + at] |= 1
+    path.write_bytes(raw)
+    with pytest.raises(GraphError, match="encrypted"):
+        load_graph(path)

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
-_HALVES = {  # byte offsets of f16 fields; first the scale, then a minimum
-    "q4_1": (0, 2),
-    "q5_1": (0, 2),
-    "q2_K": (80, 82),
-    "q3_K": (108,),
-    "q4_K": (0, 2),
-    "q5_K": (0, 2),
-    "q6_K": (208,),
-    "tq1_0": (52,),
-    "tq2_0": (64,),
-    "mxfp4": (),
-    "nvfp4": (),
-    "iq1_m": (),  # four bits in each of four words, see below
-}
+from jackfield.dtypes import DTYPES
+
 _EIGHT = {"iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4, "iq1_s": 8, "iq1_m": 8}  # what makes whole numbers
 
 
@@ -34,7 +24,7 @@ def random_blocks(dtype, shape, rng):
 
 def set_scales(name, raw, draw):
     """Give blocks raw u8 (..., bytes) the scales and minima of draw(), real numbers (...)."""
-    for at in _HALVES.get(name, (0,)):
+    for at in _halves(name):
         raw[..., at : at + 2] = _bytes(draw())
     if name == "iq1_m":
         _spread(raw, draw())
@@ -44,7 +34,7 @@ def set_scales(name, raw, draw):
 
 def set_unit_scales(name, raw):
     """Scales, coded ones too, with which blocks decode to their quants, which are whole numbers; no minima."""
-    for at, value in zip(_HALVES.get(name, (0,)), (_EIGHT.get(name, 1), 0), strict=False):
+    for at, value in zip(_halves(name), (_EIGHT.get(name, 1), 0), strict=False):
         raw[..., at : at + 2] = _bytes(np.float16(value))
     if name == "iq1_m":
         raw[..., 48:56] = 0
@@ -77,6 +67,18 @@ _MASKED = {
     "iq3_xxs": ((slice(69, 98, 4), 0x0F),),
     "iq1_s": ((slice(35, 50, 2), 0x8F),),
 }
+
+
+@cache
+def _halves(name):
+    """Byte offsets of f16 fields, first the scale, then a minimum: where an inf makes a block bad for the core.
+
+    None for mxfp4 and nvfp4, which have bytes, and for iq1_m, which has four bits in each of four words.
+    """
+    dtype = DTYPES[name]
+    blocks = np.zeros((dtype.block_nbytes - 1, dtype.block_nbytes), np.uint8)
+    np.fill_diagonal(blocks[:, 1:], 0x7C)  # block i has an f16 inf at byte i
+    return tuple(at for at, block in enumerate(blocks) if dtype.first_bad_block(block) is not None)
 
 
 def _bytes(values):

@@ -5,62 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bound_step import BoundStep
+from encoded import bytes_of, cast, same_bytes, same_special_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from one_step import LEVELS, content
+from one_step import LEVELS
 
 from jackfield import ops
 from jackfield.dtypes import q4_K, q5_K, q6_K
-from jackfield.errors import AttributeValueError, BadIndex, KernelError
+from jackfield.errors import BadIndex, KernelError
 
 DTYPES = (q4_K, q5_K, q6_K)
 BLOCK = 256
 each_level = pytest.mark.parametrize("level", LEVELS)
 each = pytest.mark.parametrize("dtype", DTYPES, ids=repr)
 INF, NAN = np.inf, np.nan
-
-
-def bytes_of(x, dtype):
-    """What the core encodes: u8 (blocks, bytes of one), zeros for blocks that it refuses; and the first refused."""
-    blocks = np.ascontiguousarray(x, np.float32).reshape(-1, BLOCK)
-    raw, bad = np.zeros((len(blocks), dtype.block_nbytes), np.uint8), []
-    for number, block in enumerate(blocks):
-        try:
-            raw[number] = dtype.encode(block)
-        except AttributeValueError:
-            bad.append(number)
-    return raw, bad[0] if bad else None
-
-
-def cast(x, dtype, level, threads=1):
-    """The bytes of the result (blocks, bytes of one), and the fault or None."""
-    step = BoundStep(ops.cast, {"x": x}, level, threads, attrs={"dtype": dtype.name})
-    fault = step.run()
-    return content(step.device, step.out, step.out_nbytes).reshape(-1, dtype.block_nbytes), fault
-
-
-def same_bytes(x, dtype, level, threads=1):
-    want, bad = bytes_of(x, dtype)
-    got, fault = cast(x, dtype, level, threads)
-    np.testing.assert_array_equal(got, want)
-    assert (fault is None) == (bad is None)
-    if bad is not None:
-        assert isinstance(fault, KernelError)
-        if threads == 1:
-            assert f"block {bad}:" in str(fault)
-
-
-def special():
-    """Blocks that trip over zeros and their signs, ties, equal extremes, outliers, and ends of the ranges."""
-    i = np.arange(BLOCK)
-    rows = [i * 0.0, i * -0.0, np.where(i % 2, 0.0, -0.0)]
-    rows += [np.full(BLOCK, v) for v in (1.0, -1.0, 0.3, -7.0, 6e4, -6e4, 1e-8, -1e-8, 1e-20, -1e-31, 1e-45)]
-    rows += [np.where(i == k, v, rest) for k in (0, 100, 255) for v in (5.0, -5.0) for rest in (0.0, -0.0, 0.25)]
-    rows += [i - 128.0, (i - 128) / 2, i % 16 - 8.0, i % 32 / 2 - 8, i % 63 * 0.5, np.where(i % 2, 4.0, -4.0)]
-    rows += [np.where(i % 3, 31.5, -32.0), np.where(i < 128, 0.0, i - 128.0), np.where(i < 32, -1e4, 1e-4)]
-    rows += [i % 64 - np.float64(v) for v in (31.5, 32, 0.5)]
-    return np.array(rows, np.float32)
 
 
 def random_blocks(rng, n=60):
@@ -78,7 +37,7 @@ def random_blocks(rng, n=60):
 @each
 @pytest.mark.parametrize("threads", [1, 3])
 def test_special_blocks(dtype, level, threads):
-    same_bytes(special(), dtype, level, threads)
+    same_special_bytes(dtype, level, threads)
 
 
 @each_level

@@ -299,7 +299,8 @@ def test_importance_goes_to_each_matrix_of_a_stack(tmp_path):
     source = made(tmp_path, {"blk.0.ffn_up_exps.weight": array, "blk.0.attn_q.weight": matrix()})
     path = importance_file(tmp_path, {"blk.0.ffn_up_exps.weight": (sums, [4, 0, 2])})
     summary = quantize(source, tmp_path / "out.gguf", "iq2_xs", importance=path)
-    assert summary.unguided == ()
+    assert summary.unguided == ("iq2_xs",)
+    assert summary.uncovered == ("blk.0.attn_q.weight",)
     q2 = DTYPES["iq2_xs"]
     weights = [sums[0] / 4, np.ones(512, np.float32), sums[2] / 2]
     with jf.gguf.open(tmp_path / "out.gguf") as file:
@@ -329,12 +330,36 @@ def test_importance_changes_the_mix(tmp_path):
         ({"a.weight": (np.full((1, 512), -1), [1])}, "not below 0"),
         ({"a.weight": (np.ones((1, 256)), [1])}, "its importance"),
         ({"a.weight": (np.ones((2, 512)), [1, 1])}, "its importance"),
+        ({"a.weight": (np.ones((1, 512)), [np.nan])}, "counts of 'a.weight' must be finite"),
+        ({"a.weight": (np.ones((1, 512)), [np.inf])}, "counts of 'a.weight' must be finite"),
+        ({"a.weight": (np.ones((1, 512)), [-1])}, "counts of 'a.weight' must be finite and not below 0"),
+        ({"a.weight": (np.full((1, 512), 3e38), [5e-3])}, "importance of 'a.weight' must be finite"),
+        ({"other.weight": (np.ones((1, 512)), [1])}, "knows no tensor of .*in.gguf"),
     ],
 )
 def test_wrong_importance_is_refused(entries, text, tmp_path):
     source, path = made(tmp_path, {"a.weight": matrix()}), importance_file(tmp_path, entries)
     with pytest.raises(QuantizationError, match=text):
         quantize(source, tmp_path / "out.gguf", "q4_k", importance=path)
+
+
+@given(st.sets(st.sampled_from(["a", "b", "c", "d"]), min_size=1), st.sampled_from(["iq2_xs", "q4_k", "q8_0", "f16"]))
+def test_what_an_importance_does_not_cover_is_told(covered, kind):
+    """Where it makes a difference, and only of matrices that such files cover."""
+    names = [f"{letter}.weight" for letter in "abcd"]
+    kept = {"token_embd.weight": matrix(2, 256), "n.weight": matrix(1, 256)[0]}
+    entries = {f"{letter}.weight": (np.ones((1, 256)), [1]) for letter in covered}
+    with tempfile.TemporaryDirectory() as folder:
+        source = made(Path(folder), {**{name: matrix(2, 256) for name in names}, **kept})
+        importance = importance_file(Path(folder), entries)
+        summary = quantize(source, Path(folder) / "out.gguf", kind, pure=True, importance=importance)
+        missing = tuple(name for name in names if name[0] not in covered)
+        assert summary.uncovered == (missing if kind in ("iq2_xs", "q4_k") else ())
+        assert summary.unguided == (("iq2_xs",) if kind == "iq2_xs" else ())  # the token embeddings at least
+        embeddings = quantize(
+            source, Path(folder) / "2.gguf", kind, pure=True, importance=importance, token_embedding_type="f16"
+        )
+        assert embeddings.unguided == (("iq2_xs",) if kind == "iq2_xs" and missing else ())
 
 
 def test_importance_without_counts_or_file(tmp_path):
@@ -405,6 +430,40 @@ def test_a_disk_too_small_is_told_before_anything_is_written(tmp_path, monkeypat
     with pytest.raises(QuantizationError, match=r"needs 1,152 bytes, .* has 100 left"):
         quantize(source, tmp_path / "out.gguf", "q4_0")
     assert left(tmp_path) == ["in.gguf"]
+
+
+def test_padding_takes_room_too(tmp_path, monkeypatch):
+    source = made(
+        tmp_path, {f"{i}.weight": matrix() for i in range(3)}, {"general.alignment": ("u32", 4096)}, "a", 4096
+    )
+    free = 3 * 4096 - 1
+    monkeypatch.setattr(quantized_file.shutil, "disk_usage", lambda _: type("U", (), {"free": free}))
+    with pytest.raises(QuantizationError, match=r"needs 12,288 bytes, .* has 12,287 left"):
+        quantize(source, tmp_path / "out.gguf", "q4_0")
+    free += 1
+    quantize(source, tmp_path / "out.gguf", "q4_0")
+
+
+@pytest.mark.parametrize("bits", [22, 28, 31])
+def test_a_few_bytes_do_not_become_gigabytes(bits, tmp_path):
+    """A header without a tensor that asks for a huge alignment."""
+    head = gguf_files.file({**TEXT, "general.alignment": ("u32", 1 << bits)}, [], 1)
+    (tmp_path / "in.gguf").write_bytes(head)
+    with pytest.raises(QuantizationError, match=f"aligned to {1 << bits:,} bytes; must be at most 2,097,152"):
+        quantize(tmp_path / "in.gguf", tmp_path / "out.gguf", "q4_0")
+    assert left(tmp_path) == ["in.gguf"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_errors_of_the_disk_say_which_file_and_what_to_do(number, tmp_path):
+    source, target = made(tmp_path, {"a.weight": matrix()}), tmp_path / "out.gguf"
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(OSError, match=r"; .*write elsewhere") as caught:
+        quantize(source, target, "q4_0", progress=fail)
+    assert (caught.value.errno, caught.value.filename) == (number, str(target))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), QuantizationError("x")])
@@ -491,6 +550,11 @@ def test_notes(tmp_path):
     assert run(source, tmp_path / "one.gguf", "q4_0").stderr == ""
     result = run(source, tmp_path / "two.gguf", "iq2_xs")
     assert result.stderr == "note: iq2_xs lose much without --importance\n"
+    many = made(tmp_path, {f"{i}.weight": matrix() for i in range(6)}, name="many.gguf")
+    path = importance_file(tmp_path, {"0.weight": (np.ones((1, 512)), [1])})
+    result = run(many, tmp_path / "three.gguf", "q4_K_S", "--importance", path)
+    told = "'1.weight', '2.weight', '3.weight' and 2 more"
+    assert result.stderr == f"note: --importance knows nothing of {told}; these were written without\n"
 
 
 @pytest.mark.parametrize(
@@ -545,19 +609,69 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     process = start(100_000, source, tmp_path / "out.gguf", "q8_0")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
+    assert err == (
+        f"Error: [Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}; raise the limit on the size of files, or write "
+        f"elsewhere: {str(tmp_path / 'out.gguf')!r}\n"
+    )
     assert left(tmp_path) == ["in.gguf"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_ctrl_c_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_signals_that_end_programs_leave_nothing(name, code, tmp_path):
     source = made(tmp_path, {"a.weight": matrix(1 << 14)})
     process = start(0, source, tmp_path / "out.gguf", "iq2_s", "--threads", "1")
-    while not [name for name in left(tmp_path) if name.endswith(".part")]:
+    while not parts(tmp_path):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in err
     assert left(tmp_path) == ["in.gguf"]
+
+
+def parts(folder):
+    return [name for name in left(folder) if name.endswith(".part")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
+    """And neither what another process is writing, nor the hidden file of another target."""
+    source = made(tmp_path, {"a.weight": matrix(1 << 14)})
+    process = start(0, source, tmp_path / "out.gguf", "iq2_s", "--threads", "1")
+    while not parts(tmp_path):
+        assert process.poll() is None
+    (tmp_path / ".out.gguf.2.77.part").touch()
+    (tmp_path / ".out.gguf.mine.part").touch()
+    kept = [".out.gguf.2.77.part", ".out.gguf.mine.part"]
+    (written,) = set(parts(tmp_path)) - set(kept)
+    quantize(source, tmp_path / "out.gguf", "q8_0")
+    assert parts(tmp_path) == sorted([written, *kept])
+    process.kill()
+    process.communicate(timeout=120)
+    assert parts(tmp_path) == sorted([written, *kept])
+    quantize(source, tmp_path / "out.gguf", "q8_0", force=True)
+    assert left(tmp_path) == sorted([*kept, "in.gguf", "out.gguf"])
+
+
+@pytest.mark.parametrize("length", [30, 200, 201, 255])
+@pytest.mark.parametrize("letter", ["x", "é", "["])
+def test_a_name_may_be_as_long_as_the_file_system_takes(length, letter, tmp_path):
+    name = letter * (length // len(letter.encode()))
+    quantize(made(tmp_path, {"a.weight": matrix()}), tmp_path / name, "q8_0")
+    assert left(tmp_path) == sorted(["in.gguf", name])
+
+
+def test_threads_that_write_the_same_file_do_not_mix(tmp_path):
+    source = made(tmp_path, {"a.weight": matrix(64)})
+    threads = [
+        threading.Thread(target=quantize, args=(source, tmp_path / "out.gguf", "q8_0"), kwargs={"force": True})
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    quantize(source, tmp_path / "alone.gguf", "q8_0")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "alone.gguf").read_bytes()
+    assert left(tmp_path) == ["alone.gguf", "in.gguf", "out.gguf"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 
 from .backend import Place
 from .conformance import Example, compare, expected
-from .conformance.cases import raw_blocks
-from .dtypes import DType, bool_
-from .dtypes.arrays import as_bytes, convert, element, widened
-from .errors import DeviceError, PlacementError, PlanError
+from .dtypes import DType
+from .dtypes.arrays import element, widened
+from .errors import DeviceError, GraphError, PlacementError, PlanError
+from .feeds import drawn_into, leaves_of
 from .graph import ArraySource, Attrs, Tensor, constant, root, source_bytes, state, view
 from .graph import input as graph_input
-from .hosting import HostType, array_of, bytes_of
+from .hosting import HostType
 from .op import OPS, Array
 from .reference import array_at
 from .registry import select
@@ -96,17 +97,22 @@ def diff(
     a, b: device selections, such as "reference" and "cuda:0". A node is never moved to another device: one that a side
         refuses is told, not compared, and goes on with what the op's own body makes.
     chained: each side goes on with its own results. Else both get those of a, so that every node stands for itself.
-    inputs: arrays by name of inputs and states. Inputs that are missing are drawn from `seed`: floats from the normal
-        distribution; integers as 0, 1, 2, ... along the last axis, which are row numbers of most tables. States that
-        are missing start as zeros.
+    inputs: arrays by name of inputs and states. Inputs that are missing are drawn from `seed`, at least 0: floats from
+        the normal distribution; integers as 0, 1, 2, ... along the last axis, within the tables that they are indices
+        of. States that are missing start as zeros.
     repro: from the id of the first node that differs to the file to write it to, or None for no file.
-    Raises: PlanError for wrong inputs; DeviceNameError, Unavailable and its kin for devices that can't be had.
+    Where both sides find the same fault in the data, they are equal if all inputs of the node were given; a fault in
+    drawn data is no comparison.
+    Raises: GraphError for what is no graph; PlanError for wrong inputs or a wrong seed; DeviceNameError, Unavailable
+    and its kin for devices that can't be had.
     """
+    if not isinstance(seed, Integral) or seed < 0:
+        raise PlanError(f"seed is {seed!r}, must be a whole number from 0 on")
     for name in (a, b):
         select(name)
     flow = order(_listed(outputs))
-    leaves = _leaves(flow, inputs or {}, seed)
-    work = _Comparison(flow, a, b, leaves, chained=chained)
+    leaves = leaves_of(flow, inputs or {}, seed)
+    work = _Comparison(flow, a, b, leaves, drawn=drawn_into(flow, inputs or {}), chained=chained)
     results = [work.node(node) for node in flow.nodes]
     first = next((r for r in results if r.verdict == "differs"), None)
     path = repro(first.node) if first is not None and repro is not None else None
@@ -122,59 +128,19 @@ def diff(
 def _listed(outputs: Output) -> list[Tensor]:
     if isinstance(outputs, Tensor):
         return [outputs]
-    return list(outputs.values() if isinstance(outputs, Mapping) else outputs)
+    if not isinstance(outputs, (Mapping, Sequence)):
+        raise GraphError(f"outputs is a {type(outputs).__name__}, must be a Tensor, a list or a dict of them")
+    tensors = list(outputs.values() if isinstance(outputs, Mapping) else outputs)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise GraphError(f"an output is a {type(tensor).__name__}; outputs are Tensors")
+    if not tensors:
+        raise GraphError("no output is given")
+    return tensors
 
 
 def _shows(graph: Tensor, a: str, b: str) -> bool:
     return diff(graph, a, b).first is not None
-
-
-# What goes in
-
-
-def _leaves(flow: Flow, given: Mapping[str, Any], seed: int) -> dict[Tensor, Bytes]:
-    """The bytes of every input and state."""
-    leaves = {t.name: t for t in flow.tensors if t.kind in ("input", "state")}
-    if unknown := sorted(set(given) - set(leaves)):
-        raise PlanError(f"there is no input or state {unknown[0]!r}; the graph has: {', '.join(leaves) or 'none'}")
-    rng = np.random.default_rng(seed)
-    found = {}
-    for tensor in flow.tensors:
-        if tensor.kind not in ("input", "state"):
-            continue
-        if tensor.name in given:
-            found[tensor] = _handed(tensor, given[tensor.name])
-        elif tensor.kind == "state":
-            found[tensor] = np.zeros(tensor.spec.nbytes, np.uint8)
-        else:
-            found[tensor] = _drawn(tensor, rng)
-    return found
-
-
-def _handed(tensor: Tensor, value: Any) -> Bytes:
-    kind = HostType(tensor.spec)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "V" and value.dtype.itemsize == kind.dtype.itemsize:
-        value = value.view(kind.dtype)  # a .npy file has no word for bf16 and its kin
-    array = array_of(value, kind, tensor.name, tensor.kind)
-    return np.frombuffer(bytes_of(array), np.uint8).copy()
-
-
-def _drawn(tensor: Tensor, rng: np.random.Generator) -> Bytes:
-    dtype, shape = tensor.dtype, tensor.shape
-    if dtype.is_block:
-        return _raw(raw_blocks(dtype, tensor.spec.units, rng))
-    if dtype is bool_:
-        values: Array = rng.random(shape) < 0.5
-    elif dtype.is_integer:
-        values = np.broadcast_to(np.arange(shape[-1] if shape else 1).reshape(shape[-1:]), shape)
-    else:
-        values = rng.standard_normal(shape).astype(np.float32)
-    return _raw(convert(values, dtype)[0])
-
-
-def _raw(array: Array) -> Bytes:
-    """All bytes of a tensor, dense."""
-    return as_bytes(array.reshape(-1)).reshape(-1)
 
 
 # One node on one device
@@ -302,8 +268,17 @@ def _cone(node: Tensor, leaves: Mapping[Tensor, Bytes]) -> Tensor:
 class _Comparison:
     """Node after node, in execution order."""
 
-    def __init__(self, flow: Flow, a: str, b: str, leaves: Mapping[Tensor, Bytes], *, chained: bool) -> None:
-        self.flow, self.chained = flow, chained
+    def __init__(
+        self,
+        flow: Flow,
+        a: str,
+        b: str,
+        leaves: Mapping[Tensor, Bytes],
+        *,
+        drawn: frozenset[Tensor],
+        chained: bool,
+    ) -> None:
+        self.flow, self.drawn, self.chained = flow, drawn, chained
         self.a = _Side(a, dict(leaves))
         self.b = _Side(b, dict(leaves)) if chained else _Side(b, self.a.memory)
         self.first_node: Tensor
@@ -354,8 +329,8 @@ class _Comparison:
             return result("refused", text="; ".join(reasons))
         a, b = made
         if isinstance(a, Exception) or isinstance(b, Exception):
-            both = f"a {_told(a)}, b {_told(b)}"
-            return result("equal" if type(a) is type(b) else "differs", text=both)
+            verdict, text = _of_faults(a, b, drawn=node in self.drawn)
+            return result(verdict, text=text)
         size = _measured(a, b)
         text = compare(example, b, a)
         if not text or self.chained:
@@ -376,6 +351,16 @@ def _reason(refused: Exception) -> str:
 
 def _told(made: Array | Exception) -> str:
     return f"raised {type(made).__name__}: {made}" if isinstance(made, Exception) else "gave a result"
+
+
+def _of_faults(a: Array | Exception, b: Array | Exception, *, drawn: bool) -> tuple[Verdict, str]:
+    """Verdict and text where a side raised."""
+    both = f"a {_told(a)}, b {_told(b)}"
+    if type(a) is not type(b):
+        return "differs", both
+    if drawn:
+        return "refused", f"{both}; nothing was compared: give the inputs that were drawn"
+    return "equal", both
 
 
 def _measured(a: Array, b: Array) -> dict[str, Any]:

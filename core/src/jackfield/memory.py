@@ -1,7 +1,8 @@
 """Lifetimes to offsets (rules M1 to M9 and M11). Pure functions on data; nothing is allocated.
 
 Moments count the whole plan: each batch of copies takes one, and each group of steps. A value lives from the moment it
-is made to the last one that reads it; two values that live at one moment never share a byte.
+is made to the last one that reads it; two values that live at one moment never share a byte. A long file, because each
+rule leans on the moments of the others.
 """
 
 from __future__ import annotations

@@ -86,24 +86,29 @@ def load_graph(path: str | Path) -> Outputs:
     from zlib import error as zlib_error  # noqa: PLC0415 (likewise)
 
     try:
-        # numpy leaves a file open that it can't read, so it is opened here
-        with Path(path).open("rb") as raw:
-            if raw.read(2) != b"PK":
-                raise GraphError(f"{path}: no graph file: must be what jackfield.save wrote, an npz archive")
-            raw.seek(0)
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise GraphError(f"{path}: no graph file: not an npz archive")
-            with file:
-                return _Reader(file).outputs()
+        return _read(Path(path))
     except (ValueError, EOFError, BadZipFile, zlib_error, KeyError, RecursionError, NotImplementedError) as e:
         if isinstance(e, GraphError):
             raise
         raise GraphError(f"{path}: no graph file: {e}") from e
-    except (TypeError, IndexError, OverflowError, MemoryError, AttributeError) as e:
-        if isinstance(e, Error):
+    except Exception as e:
+        # numpy's reader of headers, zipfile and the decompressors raise many kinds, such as tokenize.TokenError
+        if isinstance(e, (Error, OSError)):
             raise
         raise GraphError(f"{path}: malformed graph file: {type(e).__name__}: {e}") from e
+
+
+def _read(path: Path) -> Outputs:
+    # numpy leaves a file open that it can't read, so it is opened here
+    with path.open("rb") as raw:
+        if raw.read(2) != b"PK":
+            raise GraphError(f"{path}: no graph file: must be what jackfield.save wrote, an npz archive")
+        raw.seek(0)
+        file = np.load(raw, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise GraphError(f"{path}: no graph file: not an npz archive")
+        with file:
+            return _Reader(file).outputs()
 
 
 class _Reader:

@@ -1,4 +1,7 @@
-"""What a Session owns on devices: constants, states, the compute arena. Allocates, fills and frees; decides nothing."""
+"""What a Session owns on devices: constants, states, the compute arena. Allocates, fills and frees; decides nothing.
+
+A long file, because one lock and one order of giving back hold all of it together.
+"""
 
 from __future__ import annotations
 

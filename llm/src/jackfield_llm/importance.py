@@ -24,8 +24,13 @@ _SUMS, _COUNTS = ".in_sum2", ".counts"
 class Importance:
     """Weights of columns by the name of the matrix: f32 [matrices, columns]."""
 
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    def __init__(self, name: str, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self.name = name  # of the file
         self._weights = weights
+
+    def __contains__(self, name: object) -> bool:
+        """Whether anything is known of the tensor of this name."""
+        return name in self._weights
 
     def columns(self, name: str, matrix: int) -> NDArray[np.float32] | None:
         """Weights f32 [columns] of one matrix of a tensor, or None where nothing is known of it."""
@@ -51,7 +56,7 @@ def read_importance(path: Path) -> Importance:
         names = [name.removesuffix(_SUMS) for name in file.tensors if name.endswith(_SUMS)]
         if not names:
             raise QuantizationError(f"{path}: holds no importance; it must be a GGUF file that llama-imatrix writes")
-        return Importance({name: _weights(file, name) for name in names})
+        return Importance(file.name, {name: _weights(file, name) for name in names})
 
 
 def _weights(file: jf.gguf.File, name: str) -> NDArray[np.float32]:
@@ -62,7 +67,9 @@ def _weights(file: jf.gguf.File, name: str) -> NDArray[np.float32]:
     sums = sums.reshape(-1, sums.shape[-1])
     if len(counts) != len(sums):
         raise QuantizationError(f"{file.name}: {shown(name)} has {len(sums)} rows of sums and {len(counts)} counts")
-    with np.errstate(divide="ignore", invalid="ignore"):
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise QuantizationError(f"{file.name}: counts of {shown(name)} must be finite and not below 0")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what is not finite is told below
         weights = np.where(counts > 0, sums / counts, np.float32(1))
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise QuantizationError(f"{file.name}: importance of {shown(name)} must be finite and not below 0")

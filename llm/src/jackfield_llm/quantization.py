@@ -83,7 +83,7 @@ def file_type(name: str) -> FileType:
 
     near = difflib.get_close_matches(upper, FILE_TYPES, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise QuantizationError(f"there is no file type {name!r}{hint} known: {' '.join(FILE_TYPES)}")
+    raise QuantizationError(f"there is no file type {name!r}{hint}; known: {' '.join(FILE_TYPES)}")
 
 
 @dataclass(frozen=True)

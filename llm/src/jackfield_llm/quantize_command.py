@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
 from jackfield_llm import quantized_file
 from jackfield_llm.commands import quietly
+from jackfield_llm.errors import shown
 from jackfield_llm.progress import Bar
 from jackfield_llm.quantization import FILE_TYPES
 from jackfield_llm.sources import resolve
@@ -49,7 +56,7 @@ def quantize(
     IN.gguf is a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default". Which matrix gets which type is decided
     as in llama.cpp; vectors, norms and routers stay as they are. OUT.gguf appears when it is complete.
     """
-    with quietly(), Bar() as bar:
+    with quietly(), _ended_in_order(), Bar() as bar:
         summary = quantized_file.quantize(
             resolve(source),
             target,
@@ -65,6 +72,26 @@ def quantize(
     for note in _notes(summary):
         click.echo(f"note: {note}", err=True)
     click.echo(_line(target, summary))
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A signal that ends programs, as from a batch system or a closed terminal, leaves no half file behind."""
+    usual = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = [number for number in usual if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():  # only the main one may set handlers
+        ours = []
+    for number in ours:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)  # as shells count it
 
 
 def _line(target: Path, summary: quantized_file.Summary) -> str:
@@ -87,6 +114,10 @@ def _notes(summary: quantized_file.Summary) -> list[str]:
             pairs[pair] = pairs.get(pair, 0) + 1
         told = ", ".join(f"{count} {got} for {wanted}" for (wanted, got), count in pairs.items())
         notes.append(f"rows are no whole number of blocks, so another type stands in: {told}")
+    if summary.uncovered:
+        more = f" and {len(summary.uncovered) - 3} more" if len(summary.uncovered) > 3 else ""
+        names = ", ".join(shown(name) for name in summary.uncovered[:3])
+        notes.append(f"--importance knows nothing of {names}{more}; these were written without")
     if summary.unguided:
         notes.append(f"{', '.join(summary.unguided)} lose much without --importance")
     return notes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,14 +23,21 @@ from jackfield_llm.gguf_header import Entry, write_header
 from jackfield_llm.importance import Importance, read_importance
 from jackfield_llm.mixes import model_facts
 from jackfield_llm.progress import Report
-from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type
+from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type, role
 from jackfield_llm.whole_file import whole_file
 
 __all__ = ["Summary", "quantize"]
 
 _PIECE = 1 << 18  # elements decoded and encoded together: small enough that Ctrl-C is not long in coming
 _NEEDS_IMPORTANCE = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+_LARGEST = {"nvfp4": 6 * 448.0}  # block types whose scales reach less far than f32: their codec would clip
+_LONGEST_ALIGNMENT = 2 << 20  # the pages of no usual machine are larger; a few bytes must not become gigabytes
 _QUANTIZATION_VERSION = 2  # of the block formats, as llama.cpp counts them
+_HINTS = {
+    errno.ENOSPC: "make room, or write elsewhere",
+    errno.EDQUOT: "make room, or write elsewhere",
+    errno.EFBIG: "raise the limit on the size of files, or write elsewhere",
+}
 _DTYPES = jf.dtypes.DTYPES
 
 
@@ -38,7 +47,9 @@ class Summary:
 
     types: how many tensors have each type now. requantised: how many were quantised before and are otherwise now.
     stand_ins: tensors whose rows did not fit the type they should have; name to (wanted, got).
-    unguided: types in the file that are poor without an importance file, and had none.
+    unguided: types that are poor without an importance, and were given to matrices that had none.
+    uncovered: matrices that the importance file does not know, though it should: not the token embeddings and the
+    output, of which llama-imatrix seldom writes one.
     """
 
     file_type: str
@@ -49,6 +60,7 @@ class Summary:
     requantised: Counter[str] = field(default_factory=Counter)
     stand_ins: dict[str, tuple[str, str]] = field(default_factory=dict)
     unguided: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
     @property
     def bits_per_weight(self) -> float:
@@ -75,7 +87,8 @@ def quantize(
     importance: a GGUF file of llama.cpp's imatrix, which says how much each column matters.
     force: replace a `target` that is there. threads: that encode; default one a core.
     progress: called with a label, bytes of the source done, and bytes in all.
-    The target is there whole or not at all; tensors that keep their type are copied.
+    The target is there whole or not at all; tensors that keep their type are copied. A finite weight that the new type
+    can't hold is refused, and so are blocks of the source whose scale is no finite number.
     Raises: QuantizationError; jackfield.errors.GGUFError for a malformed source; OSError, as for a full disk.
     """
     chosen = file_type(kind)
@@ -92,8 +105,8 @@ def quantize(
             output_type=_dtype_name(output_type),
         )
         job.check()
-        _check_room(target, job.nbytes)
-        with whole_file(target) as part:
+        _check_room(target, job.room)
+        with _named_errors(target), whole_file(target) as part:
             job.write(part, threads or os.cpu_count() or 1, progress)
             _check_places(source, target, force=force)  # hours may have passed
     return job.summary()
@@ -121,6 +134,18 @@ def _check_room(target: Path, nbytes: int) -> None:
         raise QuantizationError(f"{target}: needs {nbytes:,} bytes, {target.parent} has {free:,} left")
 
 
+@contextmanager
+def _named_errors(target: Path) -> Iterator[None]:
+    """A failure of the disk says what was written and what to do; it stays an OSError of its number."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is None or e.filename is not None:
+            raise
+        hint = _HINTS.get(e.errno, "try again, or write elsewhere")
+        raise OSError(e.errno, f"{e.strerror}; {hint}", str(target)) from e
+
+
 def _dtype_name(name: str | None) -> str | None:
     """The dtype's own spelling of a name in any case. Raises: QuantizationError where it is none of a weight."""
     if name is None:
@@ -144,12 +169,19 @@ class _Job:
                 self.choices[tensor.name] = Choice(tensor.type.name, tensor.type.name)
         self.entries = {name: self._entry(tensor) for name, tensor in file.tensors.items()}
         self.nbytes = sum(entry.nbytes for entry in self.entries.values())
+        padding = sum(-entry.nbytes % file.alignment for entry in self.entries.values())
+        self.room = self.nbytes + padding  # and a header of some kilobytes
 
     def check(self) -> None:
         """Say what can't be done before anything is done."""
         parts = self.file.metadata.get("split.count", 1)
         if isinstance(parts, int) and parts > 1:
             raise QuantizationError(f"{self.file.name}: is one of {parts} parts of a model; join them first")
+        if self.file.alignment > _LONGEST_ALIGNMENT:
+            raise QuantizationError(
+                f"{self.file.name}: its tensors are aligned to {self.file.alignment:,} bytes; "
+                f"must be at most {_LONGEST_ALIGNMENT:,}"
+            )
         for name, tensor in self.file.tensors.items():
             if not self._changes(tensor):
                 continue
@@ -158,9 +190,16 @@ class _Job:
             except jf.Error as e:
                 raise QuantizationError(f"tensor {shown(name)}: {e}") from e
         if self.weights is not None:
-            for name, tensor in self.file.tensors.items():
-                if self._changes(tensor):
-                    self.weights.check(name, tensor.shape)
+            self._check_importance(self.weights)
+
+    def _check_importance(self, weights: Importance) -> None:
+        if not any(name in weights for name in self.file.tensors):
+            raise QuantizationError(
+                f"{weights.name}: knows no tensor of {self.file.name}; the importance must be measured on this model"
+            )
+        for name, tensor in self.file.tensors.items():
+            if self._changes(tensor):
+                weights.check(name, tensor.shape)
 
     def summary(self) -> Summary:
         result = Summary(self.file_type.name, nbytes=self.nbytes)
@@ -173,9 +212,19 @@ class _Job:
                 result.requantised[tensor.type.name] += 1
             if choice.dtype != choice.wanted:
                 result.stand_ins[name] = (choice.wanted, choice.dtype)
-        if self.weights is None:
-            result.unguided = tuple(name for name in result.types if name in _NEEDS_IMPORTANCE)
+        plain = [t.name for t in self.file.tensors.values() if self._changes(t) and not self._knows(t.name)]
+        types = dict.fromkeys(self.choices[name].dtype for name in plain)
+        result.unguided = tuple(name for name in types if name in _NEEDS_IMPORTANCE)
+        if self.weights is not None:
+            result.uncovered = tuple(
+                name
+                for name in plain
+                if _DTYPES[self.choices[name].dtype].heeds_importance and role(name) not in ("token_embd", "output")
+            )
         return result
+
+    def _knows(self, name: str) -> bool:
+        return self.weights is not None and name in self.weights
 
     def write(self, part: Path, threads: int, progress: Report | None) -> None:
         write_header(part, *self._metadata(), self.entries.values(), self.file.alignment)
@@ -215,10 +264,10 @@ class _Job:
     def _pieces(self, tensor: jf.gguf.Tensor) -> Iterator[partial[tuple[int, Any]]]:
         """Calls that give the bytes read and the bytes to write, a piece each."""
         if not self._changes(tensor):
-            data = tensor.data
-            step = 4 * _PIECE
+            data, block = tensor.data, max(1, tensor.type.block_nbytes)
+            step = max(1, 4 * _PIECE // block) * block
             for at in range(0, len(data), step):
-                yield partial(_copied, data[at : at + step])
+                yield partial(_copied, tensor, data[at : at + step], at // block)
             return
         new = _DTYPES[self.choices[tensor.name].dtype]
         columns, matrix = tensor.shape[-1], tensor.shape[-2]
@@ -228,27 +277,65 @@ class _Job:
         for number, rows in enumerate(raw):  # a stack of experts has an importance for each
             weights = None if self.weights is None else self.weights.columns(tensor.name, number)
             for first in range(0, matrix, step):
-                yield partial(_recoded, tensor, new, rows[first : first + step], weights, first)
+                before = (number * matrix + first) * (columns // tensor.dtype.block)
+                where = f"tensor {shown(tensor.name)}, rows from {first}"
+                yield partial(_recoded, tensor, new, rows[first : first + step], weights, before, where)
 
 
-def _copied(data: memoryview) -> tuple[int, Any]:
+def _copied(tensor: jf.gguf.Tensor, data: memoryview, before: int) -> tuple[int, Any]:
+    """before: blocks of the tensor that precede these."""
+    known = _DTYPES.get(tensor.type.name)
+    if known is not None:
+        _check_scales(tensor, known, np.frombuffer(data, np.uint8), before)
     return len(data), data
 
 
 def _recoded(
-    tensor: jf.gguf.Tensor, new: jf.DType, raw: NDArray[np.uint8], weights: NDArray[np.float32] | None, first: int
+    tensor: jf.gguf.Tensor,
+    new: jf.DType,
+    raw: NDArray[np.uint8],
+    weights: NDArray[np.float32] | None,
+    before: int,
+    where: str,
 ) -> tuple[int, Any]:
-    values = tensor.dtype.decode(raw)
+    """raw: rows, before which the tensor has so many blocks; where: what an error calls them."""
+    old = tensor.dtype
+    _check_scales(tensor, old, raw, before)
+    values = _values(old, raw)
+    if old.is_block and not np.isfinite(values).all():
+        raise QuantizationError(
+            f"{where}: {old.name} holds a weight beyond f32; the data is damaged, get or convert the file again"
+        )
+    largest = _LARGEST.get(new.name)
+    if largest is not None and (np.isfinite(values) & (np.abs(values) > largest)).any():
+        raise _too_large(where, values, new)
     try:
         coded = new.encode(values) if weights is None else new.encode(values, importance=weights)
     except jf.Error as e:
-        raise QuantizationError(f"tensor {shown(tensor.name)}, rows from {first}: {e}") from e
-    if not new.is_block and np.isfinite(values).all() and not np.isfinite(new.decode(coded)).all():
-        raise QuantizationError(
-            f"tensor {shown(tensor.name)}, rows from {first}: holds {np.abs(values).max():g}, "
-            f"more than {new.name} can; take bf16 or f32"
-        )
+        raise QuantizationError(f"{where}: {e}") from e
+    if not new.is_block and (np.isfinite(values) & ~np.isfinite(new.decode(coded))).any():
+        raise _too_large(where, values, new)
     return raw.nbytes, coded
+
+
+def _values(dtype: jf.DType, raw: NDArray[np.uint8]) -> NDArray[Any]:
+    """As wide as they are stored: what is beyond f32 must be seen, not become inf."""
+    return raw.view("<f8") if dtype.name == "f64" else dtype.decode(raw)
+
+
+def _check_scales(tensor: jf.gguf.Tensor, dtype: jf.DType, raw: NDArray[np.uint8], before: int) -> None:
+    bad = dtype.first_bad_block(raw)
+    if bad is not None:
+        raise QuantizationError(
+            f"tensor {shown(tensor.name)}: the scale of block {before + bad} is no finite number; the data is "
+            "damaged, get or convert the file again"
+        )
+
+
+def _too_large(where: str, values: NDArray[Any], dtype: jf.DType) -> QuantizationError:
+    top = np.abs(values[np.isfinite(values)]).max()
+    instead = "take bf16 or f32" if top <= np.finfo(np.float32).max else "no type to write holds that"
+    return QuantizationError(f"{where}: holds {top:g}, more than {dtype.name} can; {instead}")
 
 
 def _ordered(

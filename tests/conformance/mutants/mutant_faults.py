@@ -262,6 +262,20 @@ class ClaimsMore(NativeBackend):
         return {**KERNELS, "tanh": KERNELS["relu"]}
 
 
+class LosesKernel(NativeBackend):
+    def kernels(self) -> Mapping[str, Kernel]:
+        return {op: kernel for op, kernel in KERNELS.items() if op != "sum"}
+
+
+class LosesHalves(NativeBackend):
+    """Refuses 16-bit floats, honestly."""
+
+    def why_not(self, step: Step, target: Target) -> Reason | str | None:
+        if any(spec is not None and spec.dtype.name == "f16" for spec in step.operands):
+            return Reason(f"{step.op}: not in f16", "dtype")
+        return super().why_not(step, target)
+
+
 class EmptyReasons(NativeBackend):
     def why_not(self, step: Step, target: Target) -> Reason | str | None:
         return "" if super().why_not(step, target) is not None else None
@@ -391,6 +405,8 @@ MUTANTS: dict[str, Mutant] = {
     "leak_per_plan": Mutant("memory", made=LeaksPlans),
     "leak_per_call": Mutant("memory"),
     "scratch_shared": Mutant("threads", ("softmax",), also=JUDGES),
+    "kernel_lost": Mutant("coverage", ("sum",), made=LosesKernel),
+    "f16_lost": Mutant("coverage", ("sum", "add"), made=LosesHalves),
     "gil_held": Mutant("threads", holds_gil=True),
 }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jackfield.conformance.results import Result
 from jackfield.conformance.runner import Request, Runner
-from jackfield.conformance.suites import DEFAULT, trials_of
+from jackfield.conformance.suites import SUITES, trials_of
 from jackfield.op import OPS
 
 HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ class Bench:
         results = self.results(fault, mutant.device, (mutant.suite,), mutant.ops or tuple(KERNELS))
         return next((result for result in results if result.is_bad), None)
 
-    def wrong(self, fault: str, device: str, suites: Sequence[str] = DEFAULT) -> dict[str, list[Result]]:
+    def wrong(self, fault: str, device: str, suites: Sequence[str] = tuple(SUITES)) -> dict[str, list[Result]]:
         """By suite: all that does not pass; suites without any are left out."""
         rows: dict[str, list[Result]] = {}
         for result in self.results(fault, device, suites, self.ops(fault)):
@@ -90,7 +90,7 @@ def told(bench: Bench, fault: str, device: str) -> tuple[bool, str]:
     mutant = MUTANTS.get(fault)
     named = {mutant.suite} if mutant is not None else set()
     may = mutant.also - named if mutant is not None else set()  # whether these fail or not tells nothing
-    found = bench.wrong(fault, device, [suite for suite in DEFAULT if suite not in may])
+    found = bench.wrong(fault, device, [suite for suite in SUITES if suite not in may])
     right = set(found) == named
     sums = ", ".join(f"{suite} {len(results)}" for suite, results in found.items())
     lines = [f"{'as told' if right else 'NOT AS TOLD'}: {device} {fault or 'no fault'}: {sums or 'nothing fails'}"]

@@ -84,12 +84,35 @@ def _output() -> Iterator[None]:
     """What is printed inside has left this process at the end, or its failure, a full disk, is an error in words."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None without a standard output, and nothing was printed
+            sys.stdout.flush()
     except OSError as e:
         if e.errno == errno.EPIPE:  # click ends without a word where the reader of a pipe has gone
             raise
         _drop_output()
         raise click.ClickException(str(e)) from e
+
+
+def _open_streams() -> None:
+    """Standard streams this process was started without lead nowhere: printing is no error, and no file of ours gets
+    their descriptors, into which whatever prints would write.
+    """
+    flags = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
+    for descriptor, mode in flags.items():
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            nowhere = os.open(os.devnull, mode)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            os.set_inheritable(descriptor, True)  # noqa: FBT003 - as standard streams are
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def _drop_output() -> None:
@@ -136,4 +159,5 @@ for _command in (conform, devices, diff, doctor, explain):
 
 def main() -> None:
     """Entry point of the script. Exit codes: 0 fine, 1 something is wrong, 2 wrong use, 130 Ctrl-C."""
+    _open_streams()
     app(prog_name="jackfield")

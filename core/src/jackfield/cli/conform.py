@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,30 +62,62 @@ def conform(
     if compare is not None:
         ctx.exit(_compared(*compare))
     assert name is not None
+    expected = read_expected(xfail) if xfail else ()
     try:
         wanted = chosen(suites)
+        request = Request(name, wanted, seed, imports, deadline, expected)
     except AttributeValueError as e:
         raise click.UsageError(str(e), ctx) from e
-    request = Request(name, wanted, seed, imports, deadline, read_expected(xfail) if xfail else ())
-    about, results = _tried(request, quiet=as_json)
-    fields = shortened(document(about, wanted, seed, results))
     if report is not None:
-        report.write_text(text(fields), encoding="utf-8")
+        _check_place(report)
+    about, results = _tried(request, quiet=as_json)
+    fields = document(about, wanted, seed, results)
     if as_json:
         click.echo(text(fields), nl=False)
     else:
         _print(fields, results, seed)
+    if report is not None:
+        _write(report, text(fields))
     ctx.exit(1 if any(one.is_bad for one in results) else 0)
 
 
 def _tried(request: Request, *, quiet: bool) -> tuple[dict[str, Any], list[Result]]:
-    """All results, with a bar on a terminal while they come."""
+    """All results, with a bar on a terminal while they come. The home folder is ~ in them before they get a digest."""
     with Runner(request) as runner:
         ids = runner.ids()
+        coming = (replace(one, reason=shortened(one.reason)) for one in runner.results(ids))
         if quiet or not sys.stderr.isatty():
-            return runner.about, list(runner.results(ids))
-        with click.progressbar(runner.results(ids), length=len(ids), label=request.device, file=sys.stderr) as bar:
-            return runner.about, list(bar)
+            return shortened(runner.about), list(coming)
+        with click.progressbar(coming, length=len(ids), label=request.device, file=sys.stderr) as bar:
+            return shortened(runner.about), list(bar)
+
+
+def _check_place(report: Path) -> None:
+    """Before a long run: its report can be written there. Raises: click.UsageError."""
+    if report.exists() and not report.is_file():
+        return  # a pipe or a device, which has no neighbours
+    try:
+        with tempfile.TemporaryFile(dir=report.resolve().parent):
+            pass
+    except OSError as e:
+        raise click.UsageError(f"--report: {report}: no file can be made there: {e.strerror}") from e
+
+
+def _write(report: Path, words: str) -> None:
+    """The whole report, or what was there before. Raises: click.ClickException."""
+    target = report.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(words, encoding="utf-8")
+            return
+        part = target.with_name(f".report.{os.getpid()}.part")
+        try:
+            part.write_text(words, encoding="utf-8")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as e:
+        raise click.ClickException(f"--report: {report}: it is not written: {e.strerror}") from e
 
 
 def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None:
@@ -97,7 +132,7 @@ def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None
     if bad:
         click.echo()
     for one in bad[:SHOWN]:
-        click.echo(shortened(f"{one.result}: {one.id}: {one.reason}"))
+        click.echo(f"{one.result}: {one.id}: {one.reason}")
     if len(bad) > SHOWN:
         click.echo(f"... and {len(bad) - SHOWN} more; --report FILE has them all")
     device, backend = fields["device"], fields["backend"]

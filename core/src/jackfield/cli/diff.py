@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -27,7 +29,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("b")
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--chained", is_flag=True, help="Each side goes on with its own results, so that errors grow.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For inputs that no file is given for.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For inputs that no file is given for."
+)
 @click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help="The value of an input or a state.")
 @click.option("--repro", type=_FILE, help="Where the first node that differs goes; default: GRAPH.NODE.npz, here.")
 @json_option
@@ -74,7 +78,9 @@ def _array(file: Path) -> Any:
     try:
         with file.open("rb") as raw:
             array = np.load(raw, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
+    except MemoryError as e:
+        raise click.UsageError(f"--input: {file} says it is larger than memory") from e
+    except (OSError, ValueError, EOFError, SyntaxError, RecursionError, TokenError, BadZipFile) as e:
         raise click.UsageError(f"--input: {file}: {e}") from e
     if not isinstance(array, np.ndarray):
         raise click.UsageError(f"--input: {file} holds several arrays; give a .npy file of one")

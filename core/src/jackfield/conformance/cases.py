@@ -81,7 +81,10 @@ class Example:
 
     @property
     def id(self) -> str:
-        """Op, dtypes, shapes with attributes, and layout, as `sum/f32/2x3-axis=0/sliced`; mostly unique."""
+        """Op, dtypes, shapes with attributes, and layout, as `sum/f32/2x3-axis=0/sliced`.
+
+        Numbers that a case spells out are told apart by a checksum: `argmax/f32/3x5-data=1f3c/dense`.
+        """
         names = [view.spec.dtype.name for name, view in self.views.items() if self.draws[name].dtype is None]
         dtypes = names[:1] if len(set(names)) == 1 else names or [self.dtype.name]
         shapes = [
@@ -89,7 +92,14 @@ class Example:
             for name, view in self.views.items()
         ]
         attrs = [f"{k}={v}".replace(" ", "") for k, v in self.attrs.items() if v != self.op.defaults.get(k, object())]
-        return f"{self.op.name}/{'+'.join(dtypes)}/{'-'.join([*shapes, *attrs])}/{self.layout}"
+        parts = [*shapes, *attrs, *self._told()]
+        return f"{self.op.name}/{'+'.join(dtypes)}/{'-'.join(parts)}/{self.layout}"
+
+    def _told(self) -> list[str]:
+        """The checksum of the numbers that the case spells out; nothing where it draws all of them."""
+        draws = self.op.cases[self.case].operands if self.case >= 0 else {}
+        told = [f"{name} {draws[name].fixed}" for name in self.views if name in draws and draws[name].fixed is not None]
+        return [f"data={zlib.crc32(' '.join(told).encode()) & 0xFFFF:04x}"] if told else []
 
     @property
     def specs(self) -> tuple[Spec | None, ...]:

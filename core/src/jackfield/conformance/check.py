@@ -181,7 +181,7 @@ def _ulp(want: Array, dtype: DType) -> Array:
     """The distance to the next number of this dtype."""
     bits, least = _BITS[dtype]
     _, exponent = np.frexp(want)
-    return np.exp2(np.maximum(exponent - bits, least).astype(np.float64))
+    return np.asarray(np.exp2(np.maximum(exponent - bits, least).astype(np.float64)))
 
 
 def _row_max(size: Array) -> Array:

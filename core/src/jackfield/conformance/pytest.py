@@ -1,7 +1,8 @@
 """The kit under pytest: `python -m pytest -p jackfield.conformance.pytest --device NAME`, one test a case, no files.
 
-Files given on the command line are collected as well; without any, the cases are all there is. Needs pytest, which the
-extra `jackfield[conformance]` brings. A device that is absent skips, or fails where JACKFIELD_REQUIRE names it.
+Files given on the command line are collected as well; without any, the cases are all there is, and --device is owed.
+Needs pytest, which the extra `jackfield[conformance]` brings. A device that is absent skips, or fails where
+JACKFIELD_REQUIRE names it.
 """
 
 from __future__ import annotations
@@ -98,18 +99,21 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     """Cases instead of the files of the current folder, which are none of the kit's business."""
     config = session.config
     device = config.getoption("device")
+    files = config.args_source is pytest.Config.ArgsSource.ARGS
+    if not device and not files:
+        raise pytest.UsageError("jackfield.conformance.pytest: no device to try; name one with --device, such as sim")
     if not device:
         return None
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
+    if files:
         session.perform_collect()
     try:
         suites = chosen(config.getoption("suite"))
         file = config.getoption("xfail_file")
         expected = read_expected(file) if file else ()
+        imports = tuple(config.getoption("imports"))
+        request = Request(device, suites, config.getoption("seed"), imports, config.getoption("deadline"), expected)
     except Error as e:
         raise pytest.UsageError(str(e)) from e
-    imports = tuple(config.getoption("imports"))
-    request = Request(device, suites, config.getoption("seed"), imports, config.getoption("deadline"), expected)
     kit = Kit.from_parent(session, name="conformance", nodeid="conformance", request=request)
     items: list[pytest.Item] = list(kit.collect())
     told = pytest.CollectReport(kit.nodeid, "passed", None, list[pytest.Item | pytest.Collector](items))

@@ -59,6 +59,13 @@ def text(fields: Mapping[str, Any]) -> str:
 def load(path: Path) -> dict[str, Any]:
     """A report from its file. Raises: ReportError, also where digest or counts don't agree with the cases."""
     try:
+        return _checked(path)
+    except RecursionError as e:
+        raise ReportError(f"{path}: it is nested too deeply for a report") from e
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    try:
         fields = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as e:
         raise ReportError(f"{path}: {e}") from e
@@ -79,11 +86,15 @@ def _miscounted(fields: Mapping[str, Any]) -> str | None:
     if not isinstance(suites, dict) or not isinstance(cases, list):
         return "it has no suites, or no cases"
     found: dict[str, dict[str, int]] = {suite: dict.fromkeys(KINDS, 0) for suite in suites}
+    seen: set[object] = set()
     for case in cases:
         name, kind = (case.get("id"), case.get("result")) if isinstance(case, dict) else (None, None)
         suite = name.partition("/")[0] if isinstance(name, str) else None
         if suite not in found or kind not in KINDS:
             return f"the case {name!r} is {kind!r}, and of no suite that it counts"
+        if name in seen:
+            return f"the case {name!r} is listed twice"
+        seen.add(name)
         found[suite][kind] += 1
     wrong = next((suite for suite, row in suites.items() if row != found[suite]), None)
     return None if wrong is None else f"{wrong} counts {suites[wrong]}, its cases are {found[wrong]}"

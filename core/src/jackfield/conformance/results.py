@@ -66,6 +66,8 @@ def read_expected(path: Path) -> tuple[Expected, ...]:
         rows = tomllib.loads(path.read_text("utf-8")).get("xfail", [])
     except (OSError, ValueError) as e:
         raise XfailError(f"{path}: {e}") from e
+    except RecursionError as e:
+        raise XfailError(f"{path}: it is nested too deeply for a list of expected failures") from e
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise XfailError(f"{path}: xfail must be an array of tables: write [[xfail]]")
     return tuple(_expected(row, f"{path}: xfail {number}") for number, row in enumerate(rows, 1))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from jackfield import errors
-from jackfield.errors import DeviceError, Error
+from jackfield.errors import AttributeValueError, DeviceError, Error
 
 from .results import Expected, Kind, Result, judge
 from .suites import trials_of
@@ -25,16 +25,20 @@ from .suites import trials_of
 __all__ = ["DEADLINE", "Request", "Runner"]
 
 DEADLINE = 300.0  # seconds of one case, and of opening the device; only a hang takes so long
+LONGEST = 1e6  # seconds of a deadline
 MOST_DEATHS = 10  # workers that die one after the other; then the rest of a suite is not tried
 FATAL = "Fatal Python error"  # the first words of what faulthandler writes
 LOG_TAIL = 300  # characters of a dead worker's last words
+LINGER = 1.0  # seconds that the answers of a dead worker may still take; they are in the pipe already
+SHOWN = 60  # characters of what was no answer
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. device: a name. suites: names. seed: of the inputs. imports: modules a worker imports first.
+    """What to run. device: a name. suites: names. seed: of the inputs, from 0. imports: what a worker imports first.
 
-    deadline: seconds after which a case counts as hung. expected: known failures.
+    deadline: seconds after which a case counts as hung, above 0. expected: known failures.
+    Raises: AttributeValueError for a wrong seed or deadline.
     """
 
     device: str
@@ -43,6 +47,12 @@ class Request:
     imports: tuple[str, ...] = ()
     deadline: float = DEADLINE
     expected: tuple[Expected, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise AttributeValueError(f"seed is {self.seed}, must be at least 0")
+        if not 0 < self.deadline <= LONGEST:  # nan is neither
+            raise AttributeValueError(f"deadline is {self.deadline:g} s, must be above 0 and at most {LONGEST:g} s")
 
 
 class _Died(Exception):
@@ -54,7 +64,7 @@ class _Died(Exception):
 
 
 class _Worker:
-    """One process; asked for one case after the other."""
+    """One process; asked for one case after the other. It leads a process group: what it started ends with it."""
 
     def __init__(self, request: Request) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
@@ -64,16 +74,28 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             encoding="utf-8",
+            errors="backslashreplace",
+            process_group=0,
         )
         self.answers: queue.Queue[str] = queue.Queue()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
+        self.watcher = threading.Thread(target=self._watch, daemon=True)
+        self.watcher.start()
         self._send({"device": request.device, "seed": request.seed, "imports": request.imports})
 
     def _listen(self) -> None:
+        """Every answer, until nobody can write one any more."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.answers.put(line)
+        with self.process.stdout as lines:
+            for line in lines:
+                self.answers.put(line)
+
+    def _watch(self) -> None:
+        """After the last answer an empty one, as soon as the process has ended: a child of it may hold its pipe."""
+        self.process.wait()
+        _kill_group(self.process.pid)
+        self.listener.join(LINGER)
         self.answers.put("")
 
     def _send(self, order: object) -> None:
@@ -87,12 +109,18 @@ class _Worker:
         try:
             line = self.answers.get(timeout=deadline)
         except queue.Empty:
-            self.process.kill()
-            self.process.wait()
+            self._end()
             raise _Died("hung", f"no answer for {deadline:g} s; the process was killed{self._last_words()}") from None
         if not line:
             raise _Died("crashed", f"{_ending(self.process.wait())}{self._last_words()}")
-        found: dict[str, Any] = json.loads(line)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            self._end()
+            text = f"{line[:SHOWN]!r} was written where the worker's answers go; write to no file that you didn't open"
+            raise _Died("crashed", text)
         return found
 
     def ask(self, name: str, deadline: float) -> dict[str, Any]:
@@ -109,17 +137,25 @@ class _Worker:
         _, found, crash = text.partition(FATAL)
         return f"; it said: {(found + crash)[:LOG_TAIL] if found else text[-LOG_TAIL:]}" if text else ""
 
-    def close(self) -> None:
-        """End it, whatever it does."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with suppress(OSError):  # what it was still to be told
-            self.process.stdin.close()
+    def _end(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.listener.join()
-        self.process.stdout.close()
+
+    def close(self) -> None:
+        """End it, whatever it does, and what it started."""
+        assert self.process.stdin is not None
+        with suppress(OSError):  # what it was still to be told
+            self.process.stdin.close()
+        self._end()
+        self.watcher.join()
         self.log.close()
+
+
+def _kill_group(leader: int) -> None:
+    """End the processes that a worker started and left."""
+    if sys.platform != "win32":  # there are no such groups
+        with suppress(OSError):  # there are none left
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _flags() -> list[str]:
@@ -206,13 +242,17 @@ class Runner:
         return Result(answer["id"], **fields)
 
     def _ready(self) -> _Worker:
-        """A worker that waits for a case. Raises: _Died; the error of a device that can't be had."""
+        """A worker that waits for a case. Raises: _Died, the error of a device that can't be had from the start."""
         if self._worker is None:
             self._worker = _Worker(self.request)
             answer = self._worker.answer(max(DEADLINE, self.request.deadline))
-            if "absent" in answer:
+            if "absent" not in answer:
+                self.about = answer["ready"]
+            elif self.about:  # it was there, and a case before this one has cost it
+                raise _Died("crashed", f"the device can't be opened again: {answer['absent']}")
+            else:
+                self.close()
                 raise _error(answer["error"], answer["absent"])
-            self.about = answer["ready"]
         return self._worker
 
 

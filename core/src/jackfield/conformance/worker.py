@@ -10,7 +10,9 @@ import faulthandler
 import importlib
 import json
 import os
+import queue
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -89,6 +91,13 @@ def _where(error: BaseException) -> str:
     return f"{os.path.basename(last.filename)}:{last.lineno}"  # noqa: PTH119 (a name, not a path of this machine)
 
 
+def _listen(orders: TextIO, heard: queue.SimpleQueue[str]) -> None:
+    """Orders as they come; without anybody to give them the process ends, however its trial hangs."""
+    for line in orders:
+        heard.put(line)
+    os._exit(1)
+
+
 def _own_pipes() -> tuple[Iterator[str], TextIO]:
     """Orders and answers on copies of the standard streams; the streams themselves become empty input and the log."""
     orders = os.fdopen(os.dup(0), encoding="utf-8")
@@ -97,7 +106,9 @@ def _own_pipes() -> tuple[Iterator[str], TextIO]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return iter(orders), answers
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(orders, heard), daemon=True).start()
+    return iter(heard.get, ""), answers
 
 
 def main() -> None:

@@ -109,13 +109,12 @@ class DType:
         plain integers take only whole numbers in range; bool is x != 0.
         importance: (K,), how much an error in each column counts, finite and >= 0; only ratios matter. Dtypes that fit
         their scales heed it (`heeds_importance`), others code as without.
-        Raises: ShapeError; AttributeValueError (a ValueError) for what can't be coded.
+        Raises: ShapeError, also for rows of unequal length; DTypeError for what is no real numbers;
+        AttributeValueError (a ValueError) for what can't be coded.
         """
-        array = np.asarray(x)
+        array = _real(f"[encode {self.name}] x", x)
         if array.ndim == 0:
             raise ShapeError(f"[encode {self.name}] x has rank 0: it must have a last axis")
-        if array.dtype.kind in "cOSUMm":
-            raise DTypeError(f"[encode {self.name}] x is {array.dtype}: it must be real numbers")
         row = self.row_nbytes(array.shape[-1])
         shape = (*array.shape[:-1], row)
         weights = None if importance is None else _importance(self.name, array.shape[-1], importance)
@@ -155,9 +154,19 @@ def _restore(name: str) -> DType:
     return REGISTERED[name]
 
 
+def _real(what: str, given: ArrayLike) -> NDArray[Any]:
+    try:
+        array = np.asarray(given)
+    except (ValueError, OverflowError) as e:  # numpy's own words speak of sequences and inhomogeneous shapes
+        raise ShapeError(f"{what} is no array: {e}; it must be rows of equal length") from e
+    if array.dtype.kind in "cOSUMm" or array.dtype.type is np.void:  # bf16 and other numbers are of kind V too
+        raise DTypeError(f"{what} is {array.dtype}: it must be real numbers")
+    return array
+
+
 def _importance(name: str, columns: int, given: ArrayLike) -> F32:
     """f32 (columns,) within 1e-6 .. 1: no column counts for nothing, so every sub-block can be fitted."""
-    weights = np.asarray(given, np.float64)
+    weights = _real(f"[encode {name}] importance", given).astype(np.float64)
     if weights.shape != (columns,):
         raise ShapeError(f"[encode {name}] importance is {list(weights.shape)}: it must be [{columns}], one a column")
     if not (np.isfinite(weights) & (weights >= 0)).all():

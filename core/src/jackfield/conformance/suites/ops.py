@@ -22,10 +22,12 @@ def trials(seed: int) -> Iterator[Trial]:
     for name in ops.__all__:
         if OPS[name].is_view:
             continue
+        named: dict[str, Example] = {}  # a case without an optional operand may be another case
         for example in examples(OPS[name], seed):
-            yield Trial(f"ops/{example.id}", partial(_judged, example))
+            named.setdefault(example.id, example)
         for made in derived(OPS[name], seed):
-            yield Trial(f"ops/{made.id}", partial(_judged, made.example))
+            named.setdefault(made.id, made.example)
+        yield from (Trial(f"ops/{what}", partial(_judged, example)) for what, example in named.items())
 
 
 def _judged(example: Example, subject: Subject) -> Verdict:
