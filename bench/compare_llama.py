@@ -270,7 +270,10 @@ def prepared(chosen: argparse.Namespace) -> Run:
     sizes = Sizes(**{**vars(sizes), **changes})
     ours = () if chosen.peer_only else (Ours(chosen.device),)
     for peer in peers:
-        print(f"{peer.version} ({peer.package}), {peer.compiler}" + ("" if peer.native else "; NOT built for this CPU"))
+        print(
+            f"{peer.version} ({peer.package}), {peer.compiler}"
+            + ("" if peer.native else "; NOT built for this CPU: remove its build folder")
+        )
     return Run((*sides_of(peers), *ours), program, sizes, chosen.threads, chosen.quick)
 
 
