@@ -305,7 +305,13 @@ def test_under_pytest_no_device_is_told(tmp_path):
 
 
 def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
-    arguments = ("--device", "nothing:0", "--suite", "buffers", "-k", "zero")
+    (tmp_path / "lost.py").write_text(
+        "import jackfield\nfrom jackfield.backend import Unavailable\nfrom jackfield.simulated import SimBackend\n"
+        "class Nothing(SimBackend):\n    name = 'nothing'\n"
+        "    def devices(self):\n        raise Unavailable('no driver')\n"
+        "jackfield.register_backend(Nothing())\n"
+    )
+    arguments = ("--device", "nothing:0", "--suite", "buffers", "-k", "zero", "--import", "lost")
     done = pytest_run(tmp_path, *arguments, JACKFIELD_REQUIRE="")
     assert done.returncode == 0
     assert "1 skipped" in done.stdout
@@ -313,6 +319,24 @@ def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     assert "nothing:0 is required" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--device", "nosuch:0"), "no kind of device is called 'nosuch'"),
+        (("--device", "sim", "--import", "no.such"), "there is no module 'no.such' to import"),
+    ],
+)
+def test_what_nothing_has_is_a_wrong_use_and_not_a_skip(tmp_path, arguments, text):
+    done = pytest_run(tmp_path, *arguments, "--suite", "buffers")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert text in done.stderr
+    command = [sys.executable, "-m", "jackfield", "conform", arguments[1], "-s", "buffers", *arguments[2:]]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode != 0
+    assert text in told.stderr
+    assert "Traceback" not in told.stderr
 
 
 def test_under_pytest_a_bad_case_fails(fakes, tmp_path):
@@ -531,6 +555,19 @@ def test_a_report_that_has_no_place_is_told_before_the_run(tmp_path):
 def test_a_report_may_go_to_a_device():
     assert conform("sim", "-s", "buffers", "--report", os.devnull).exit_code == 0
     assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_report_may_go_to_a_pipe(tmp_path):
+    reading, writing = os.pipe()
+    place = f"/dev/fd/{writing}"
+    command = [sys.executable, "-m", "jackfield", "conform", "sim", "-s", "buffers", "--report", place]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[writing])
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        fields = json.load(pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert fields["digest"] == report.digest(fields)
 
 
 def test_a_report_without_the_home_folder_has_its_digest(module, tmp_path, monkeypatch):

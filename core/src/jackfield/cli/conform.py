@@ -16,19 +16,20 @@ import click
 from jackfield.conformance.report import document, load, regressions, text
 from jackfield.conformance.results import KINDS, Result, read_expected
 from jackfield.conformance.runner import DEADLINE, Request, Runner
-from jackfield.conformance.suites import chosen
+from jackfield.conformance.suites import SUITES, chosen
 from jackfield.errors import AttributeValueError
 
 from .output import shortened, table
 
 __all__ = ["conform"]
 
+_SUITES = f"Only this one of {', '.join(SUITES)}; or all. May be given several times."
 SHOWN = 20  # bad cases that are printed; the report has all
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--suite", "-s", "suites", multiple=True, help="Only this suite, or all; may be given several times.")
+@click.option("--suite", "-s", "suites", multiple=True, metavar="SUITE", help=_SUITES)
 @click.option("--seed", default=0, show_default=True, help="Of the inputs: the same seed gives the same bytes.")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the report here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report instead of a table.")
@@ -41,7 +42,9 @@ SHOWN = 20  # bad cases that are printed; the report has all
     help="Run nothing: list what got worse between two reports.",
 )
 @click.option("--deadline", default=DEADLINE, show_default=True, help="Seconds after which a case counts as hung.")
-@click.option("--import", "imports", multiple=True, help="A module that registers the backend, imported first.")
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Import this first: it registers the backend."
+)
 @click.pass_context
 def conform(
     ctx: click.Context,
@@ -56,7 +59,7 @@ def conform(
     deadline: float,
     imports: tuple[str, ...],
 ) -> None:
-    """Try every case on the device NAME, such as sim or acme:0. Exits 1 when one failed, crashed or hung."""
+    """Try every case on the device NAME, such as sim or acme:0. Exits 1 when something is wrong."""
     if (name is None) == (compare is None):
         raise click.UsageError("give the NAME of a device, or --compare OLD NEW", ctx)
     if compare is not None:
@@ -105,11 +108,11 @@ def _check_place(report: Path) -> None:
 
 def _write(report: Path, words: str) -> None:
     """The whole report, or what was there before. Raises: click.ClickException."""
-    target = report.resolve()
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(words, encoding="utf-8")
+        if report.exists() and not report.is_file():
+            report.write_text(words, encoding="utf-8")
             return
+        target = report.resolve()
         part = target.with_name(f".report.{os.getpid()}.part")
         try:
             part.write_text(words, encoding="utf-8")

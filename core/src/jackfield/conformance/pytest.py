@@ -1,8 +1,8 @@
 """The kit under pytest: `python -m pytest -p jackfield.conformance.pytest --device NAME`, one test a case, no files.
 
 Files given on the command line are collected as well; without any, the cases are all there is, and --device is owed.
-Needs pytest, which the extra `jackfield[conformance]` brings. A device that is absent skips, or fails where
-JACKFIELD_REQUIRE names it.
+Needs pytest, which the extra `jackfield[conformance]` brings. A device that can't be opened skips, or fails where
+JACKFIELD_REQUIRE names it; a name that nothing has, or a module that is not there, is a wrong use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jackfield.errors import Error
+from jackfield.errors import AttributeValueError, DeviceNameError, Error
 
 from .results import Result, read_expected
 from .runner import DEADLINE, Request, Runner
@@ -45,20 +45,20 @@ class Kit(pytest.Collector):
         super().__init__(**kwargs)
         self.runner = Runner(request)
         self.absent: Error | None = None
-        self.entered = False
 
     def collect(self) -> Iterator[Case]:
         for name in self.runner.ids():
             yield Case.from_parent(self, name=name)
 
+    def enter(self) -> None:
+        """Open the device, or keep why it can't be had."""
+        try:
+            self.runner.__enter__()
+        except Error as e:
+            self.absent = e
+
     def result(self, name: str) -> Result:
         """Of one case. Raises: the typed error of a device that can't be had."""
-        if not self.entered:
-            self.entered = True
-            try:
-                self.runner.__enter__()
-            except Error as e:
-                self.absent = e
         if self.absent is not None:
             raise self.absent
         return self.runner.one(name)
@@ -115,6 +115,10 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     except Error as e:
         raise pytest.UsageError(str(e)) from e
     kit = Kit.from_parent(session, name="conformance", nodeid="conformance", request=request)
+    config.stash[_KIT] = kit
+    kit.enter()
+    if isinstance(kit.absent, DeviceNameError | AttributeValueError):
+        raise pytest.UsageError(str(kit.absent))
     items: list[pytest.Item] = list(kit.collect())
     told = pytest.CollectReport(kit.nodeid, "passed", None, list[pytest.Item | pytest.Collector](items))
     config.hook.pytest_collectreport(report=told)
@@ -122,7 +126,6 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     session.items = [*session.items, *items] if hasattr(session, "items") else items
     config.hook.pytest_collection_finish(session=session)
     session.testscollected = len(session.items)
-    config.stash[_KIT] = kit
     return True
 
 

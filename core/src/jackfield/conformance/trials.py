@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jackfield.backend import Backend, Device, Reason
+from jackfield.errors import AttributeValueError
 
-__all__ = ["Refused", "Subject", "Trial", "Trials", "Verdict"]
+__all__ = ["Refused", "Subject", "Trial", "Trials", "Verdict", "import_named"]
+
+
+def import_named(modules: Sequence[str]) -> None:
+    """Import the modules that register a backend; the user named them, so the current folder is looked in as well.
+
+    Raises: AttributeValueError for one that is not there; whatever the module raises.
+    """
+    if modules and os.getcwd() not in sys.path:  # noqa: PTH109 (a string, as sys.path has them)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as e:
+            if e.name is None or not f"{module}.".startswith(f"{e.name}."):
+                raise
+            text = f"there is no module {module!r} to import: put it into the current folder or on PYTHONPATH"
+            raise AttributeValueError(text) from None
 
 
 class Refused(Exception):

@@ -7,7 +7,6 @@ own: what a plugin prints goes to the log.
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import json
 import os
 import queue
@@ -23,7 +22,7 @@ from jackfield.discovery import CORE_VERSION, CORE_WINDOW
 from jackfield.errors import DeviceNameError, Error
 
 from .suites import trials_of
-from .trials import Refused, Subject, Trial, Verdict
+from .trials import Refused, Subject, Trial, Verdict, import_named
 
 __all__ = ["about", "main", "outcome", "subject_of"]
 
@@ -122,8 +121,7 @@ def main() -> None:
 
     first = json.loads(next(orders))
     try:
-        for module in first["imports"]:
-            importlib.import_module(module)
+        import_named(first["imports"])
         subject = subject_of(first["device"], first["seed"], tuple(first["imports"]))
     except Error as e:
         tell({"absent": str(e), "error": type(e).__name__})
