@@ -1,11 +1,12 @@
-"""Ours against llama.cpp on one GGUF file: prompt and generation speed, memory; both measured in the same run.
+"""Ours against llama.cpp and its fork ik_llama.cpp: speed, first token, memory, rightness; all in one run.
 
-    uv run python bench/compare_llama.py MODEL [--threads 1,2] [--runs 5] [--prompt 512] [--generate 128] [--json FILE]
+    uv run python bench/compare_llama.py [MODEL ...] [--threads 1,2] [--runs 5] [--json FILE [--plot]] [--quick]
 
-For each number of threads, `--runs` times in turn: llama-bench on the prompt, ours on the prompt, llama-bench
-generating, ours generating. Each measurement is a process of its own with one warm-up before it, as llama-bench does
-it: the whole prompt, or one token. Printed are medians in tokens a second, the spread, the ratio of medians, and the
-largest resident memory of each side. bench/NOTES.md says what is compared with what, and why.
+MODEL is a name of models.py (all of them where none is given) or the path of a GGUF file. For each model: what every
+side makes of a text; then, `--runs` times in turn, the machine's roofline and every side at every task; the first
+token; the largest resident memory. Each measurement is a process of its own. Printed are medians in tokens a second,
+their spread, the ratio to the better peer whose output is right, and the share of the roofline. bench/NOTES.md says
+what is compared with what, and why. `--quick` does all of it with counts so small that the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -13,222 +14,301 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import statistics
 import subprocess
 import sys
-import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from peer import Peer, PeerError, build, peer_dir
+import roofline
+from judging import Row, judged, quality
+from machine import cpu_name, is_reference
+from peer import BENCH, build_all, read_peers
+from peer_sources import PeerError, peer_dir
+from sides import Ours, Side, Task, answer_of, run_child, shown, sides_of, tokens_per_s
+from targets import FIRST_LONG_S, FIRST_SHORT_S, MEMORY
 
-CONTEXT = 1024
-MIB = 1024 * 1024
-PEER_BYTES = 143_000_000
-"""llama.cpp's resident memory with the default model on the reference machine: what the aim counts with."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is measured: a prompt of so many tokens, or so many generated ones."""
-
-    kind: str
-    tokens: int
+NAMES = ("Q4_1", "Q4_0", "Q8_0", "IQ4_NL", "F16", "BF16", "1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q8_0")
+"""Those of models.py, which is too large to be imported here: see sides.py."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """The samples of one task at one number of threads, in tokens a second."""
+class Sizes:
+    """How much is measured. Tokens, but for `runs`; first: of the two times to a first token.
 
-    task: str
-    tokens: int
-    threads: int
-    peer: tuple[float, ...]
-    ours: tuple[float, ...]
+    ids, singles: of the check of output. context, tail: of the memory, the tail one by one.
+    """
+
+    runs: int = 5
+    prompt: int = 512
+    generate: int = 128
+    depths: tuple[int, ...] = (0, 512, 2048)
+    first: tuple[int, int] = (32, 512)
+    ids: int = 288
+    singles: int = 32
+    context: int = 1024
+    tail: int = 128
+
+    def tasks(self, model: str) -> list[Task]:
+        """Large models generate a quarter as much."""
+        generate = max(1, self.generate // 4) if model.startswith("1.1B") else self.generate
+        return [Task("prompt", self.prompt), *(Task("generate", generate, depth) for depth in self.depths)]
+
+
+QUICK = Sizes(1, prompt=16, generate=4, depths=(0, 8), first=(4, 16), ids=24, singles=8, context=32, tail=4)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all measurements of a run share."""
+
+    sides: tuple[Side | Ours, ...]
+    roofline: str
+    sizes: Sizes
+    threads: tuple[int, ...]
+    quick: bool
 
     @property
-    def ratio(self) -> float:
-        return statistics.median(self.ours) / statistics.median(self.peer)
+    def native(self) -> dict[str, bool]:
+        return {side.name: side.peer.native for side in self.sides if isinstance(side, Side)}
+
+    @property
+    def ours(self) -> Ours | None:
+        return next((side for side in self.sides if isinstance(side, Ours)), None)
 
 
-def peer_command(peer: Peer, model: Path, task: Task, threads: int) -> list[str]:
-    """llama-bench once, with its defaults: one warm-up, f16 cache, repacked weights where it can, mapped file."""
-    counts = ["-p", str(task.tokens), "-n", "0"] if task.kind == "prompt" else ["-p", "0", "-n", str(task.tokens)]
-    return [peer.llama_bench, "-m", str(model), *counts, "-t", str(threads), "-r", "1", "-o", "json"]
+def file_of(model: str) -> Path:
+    """The file of a name or a path, made where it is not there."""
+    if model not in NAMES:
+        return Path(model)
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "models.py"), model], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise PeerError(f"compare: {model} could not be made; its error is above")
+    return Path(done.stdout.strip())
 
 
-def peer_memory_command(peer: Peer, model: Path, threads: int) -> list[str]:
-    """llama-bench over a context of CONTEXT tokens: a prompt, then generation, in one sequence."""
-    lengths = f"{CONTEXT - 128},128"
-    counts = ["-p", "0", "-n", "0", "-pg", lengths]
-    return [peer.llama_bench, "-m", str(model), *counts, "-t", str(threads), "-r", "1", "-o", "json"]
+Failures = dict[str, str]
+"""By side, why it is no longer asked about a model: a peer may crash where ours may not."""
 
 
-def our_command(mode: str, model: Path, tokens: int, device: str) -> list[str]:
-    return [sys.executable, str(Path(__file__).resolve()), "--measure", mode, str(tokens), str(model), device]
+def asked(side: Side | Ours, command: Sequence[str], threads: int, failures: Failures) -> Any:
+    """The answer, or None from a peer that fails now or has failed. Raises: PeerError where ours fails."""
+    if side.name in failures:
+        return None
+    try:
+        return answer_of(command, threads)
+    except PeerError as error:
+        if isinstance(side, Ours):
+            raise
+        failures[side.name] = str(error).removeprefix("compare: ")
+        print(f"  {side.name:<18} VOID: {failures[side.name]}", flush=True)
+        return None
 
 
-def environment(threads: int) -> dict[str, str]:
-    return {**os.environ, "JACKFIELD_CPU_THREADS": str(threads)}
+def check_output(run: Run, model: Path, ids: Sequence[int], failures: Failures) -> dict[str, dict[str, Any]]:
+    """What every side makes of a text; the first side, llama.cpp as plain as it is, is what others must agree with."""
+    threads, first = max(run.threads), run.sides[0].name
+    singles = min(run.sizes.singles, len(ids) // 2)
+    answers = {s.name: asked(s, s.score(model, ids, singles, threads), threads, failures) for s in run.sides}
+    if answers[first] is None:
+        raise PeerError(f"compare: {first} fails with {model.name}, so nothing tells which output is right")
+    found = quality({name: answer for name, answer in answers.items() if answer is not None}, first)
+    for side, parts in found.items():
+        print(f"  {side:<18} " + ", ".join(rightness(kind, part) for kind, part in parts.items()), flush=True)
+    return found
 
 
-def run_child(command: Sequence[str], threads: int) -> tuple[str, int]:
-    """Run a measurement; its stdout and the largest resident size it had, in bytes.
-
-    Linux counts the parent's size at the fork as the child's own: hence this script imports nothing large.
-    """
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(threads))
-    assert child.stdout is not None  # asked for above
-    with child.stdout as pipe:
-        text = pipe.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise PeerError(f"compare: {' '.join(command[:3])} ... ended with {child.returncode}; its output is above")
-    return text, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def rightness(kind: str, part: Mapping[str, Any]) -> str:
+    return f"{kind}: perplexity {part['perplexity']:.2f}" + (f", VOID: {part['wrong']}" if part["wrong"] else "")
 
 
-def peer_sample(peer: Peer, model: Path, task: Task, threads: int) -> float:
-    """Tokens a second of llama-bench."""
-    text, _ = run_child(peer_command(peer, model, task, threads), threads)
-    return float(json.loads(text)[0]["avg_ts"])
+def speeds(run: Run, name: str, model: Path, rooflines: list[roofline.Roofline], failures: Failures) -> list[Row]:
+    """Alternating: in each round the roofline, then every task on every side that does not fail."""
+    samples: dict[tuple[Task, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for _ in range(run.sizes.runs):
+        rooflines.append(roofline.measure(run.roofline, max(run.threads), quick=run.quick))
+        for threads in run.threads:
+            for task in run.sizes.tasks(name):
+                for side in run.sides:
+                    answer = asked(side, side.speed(model, task, threads), threads, failures)
+                    if answer is not None:
+                        samples[task, threads][side.name].append(tokens_per_s(answer))
+    return [
+        Row(name, task, threads, {side: values for side, values in found.items() if side not in failures})
+        for (task, threads), found in samples.items()
+    ]
 
 
-def our_sample(model: Path, task: Task, threads: int, device: str) -> float:
-    """Tokens a second of ours, timed inside the child as llama-bench times itself: without loading."""
-    text, _ = run_child(our_command(task.kind, model, task.tokens, device), threads)
-    return float(json.loads(text)["tokens_per_s"])
+def first_tokens(run: Run, model: Path, failures: Failures) -> dict[str, list[dict[str, float]]]:
+    """Seconds of loading, of a first token right then and of a later one, by side; the most threads there are."""
+    threads, (shorter, longer) = max(run.threads), run.sizes.first
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(run.sizes.runs):
+        for side in run.sides:
+            answer = asked(side, side.first(model, shorter, longer, threads), threads, failures)
+            if answer is not None:
+                found[side.name].append(answer)
+    return dict(found)
 
 
-def measure(mode: str, tokens: int, model: str, device: str) -> dict[str, float]:
-    """The child's side: one warm-up, one timed pass; `imports` only imports, `memory` fills a context of CONTEXT."""
-    import jackfield_llm  # noqa: PLC0415 - the parent must stay small, see run_child
-
-    if mode == "imports":  # what a run of ours has imported at its end, late imports and the plugin's module included
-        jf = sys.modules["jackfield"]
-        jf.Session(device=device).close()
-        return {}
-    loaded = jackfield_llm.load(model, device=device, context=CONTEXT)
-    dice = random.Random(0)
-    vocabulary = len(loaded.decode(0))  # also llama-bench's warm-up of a generation: one token
-    loaded.reset()
-    ids = [dice.randrange(vocabulary) for _ in range(tokens)]
-    if mode == "memory":
-        loaded.prefill(ids[: CONTEXT - 128])
-        seconds = timed_decode(loaded, ids[CONTEXT - 128 :])
-    elif mode == "prompt":
-        timed_prefill(loaded, ids)
-        seconds = timed_prefill(loaded, ids)
-    else:
-        seconds = timed_decode(loaded, ids)
-    return {"tokens_per_s": len(ids) / seconds}
+def memory(run: Run, model: Path, failures: Failures) -> dict[str, int]:
+    """Largest resident size in bytes by side; "imports": of an interpreter that only imports what ours imports."""
+    threads, sizes = min(run.threads), run.sizes
+    sides = [side for side in run.sides if side.name not in failures]
+    found = {s.name: run_child(s.memory(model, sizes.tail, sizes.context, threads), threads)[1] for s in sides}
+    if run.ours:
+        found["imports"] = run_child(run.ours.imports(model), threads)[1]
+    return found
 
 
-def timed_prefill(loaded: object, ids: list[int]) -> float:
-    """Seconds from an empty cache to the logits of the last position."""
-    loaded.reset()  # type: ignore[attr-defined]
-    start = time.perf_counter()
-    loaded.prefill(ids)  # type: ignore[attr-defined]
-    return time.perf_counter() - start
+def command_lines(run: Run, name: str, model: Path) -> list[str]:
+    """Every command of the run but for numbers of threads and ids, without paths."""
+    threads, sizes = max(run.threads), run.sizes
+    lines = []
+    for side in run.sides:
+        lines += [shown(side.speed(model, task, threads)) for task in sizes.tasks(name)]
+        lines.append(shown(side.first(model, *sizes.first, threads)))
+        lines.append(shown(side.score(model, [], sizes.singles, threads)) + " ID...")
+        lines.append(shown(side.memory(model, sizes.tail, sizes.context, min(run.threads))))
+    return lines
 
 
-def timed_decode(loaded: object, ids: list[int]) -> float:
-    """Seconds for one token after the other, logits of each read."""
-    start = time.perf_counter()
-    for token in ids:
-        loaded.decode(token)  # type: ignore[attr-defined]
-    return time.perf_counter() - start
+def compare(run: Run, name: str) -> dict[str, Any]:
+    """All of one model, printed as it comes; the part of the document that tells it."""
+    model = file_of(name)
+    facts = answer_of(Ours("cpu").facts(model, run.sizes.ids), 1)
+    print(f"\n{name}: {facts['type']}, {facts['file_nbytes'] / 1e6:.0f} MB", flush=True)
+    failures: Failures = {}
+    found = check_output(run, model, facts.pop("ids"), failures)
+    rooflines: list[roofline.Roofline] = []
+    raw = speeds(run, name, model, rooflines, failures)
+    middle = roofline.medians(rooflines)
+    rows = [judged(row, facts, found, run.native, middle, targets=not run.quick) for row in raw]
+    print_rows(rows)
+    times = first_tokens(run, model, failures)
+    print_first(name, times, run.sizes.first)
+    sizes = memory(run, model, failures)
+    print_memory(name, sizes, run.sizes.context)
+    return {
+        "name": name if name in NAMES else model.name,
+        "facts": facts,
+        "output": found,
+        "failed": failures,
+        "roofline": middle,
+        "rows": rows,
+        "first": times,
+        "memory_bytes": sizes,
+        "commands": command_lines(run, name, model),
+    }
 
 
-def speeds(peer: Peer, chosen: argparse.Namespace) -> list[Row]:
-    rows = []
-    for threads in chosen.threads:
-        samples: dict[tuple[Task, str], list[float]] = {}
-        tasks = [Task("prompt", chosen.prompt), Task("generate", chosen.generate)]
-        for _ in range(chosen.runs):
-            for task in tasks:
-                samples.setdefault((task, "peer"), []).append(peer_sample(peer, chosen.model, task, threads))
-                if not chosen.peer_only:
-                    ours = our_sample(chosen.model, task, threads, chosen.device)
-                    samples.setdefault((task, "ours"), []).append(ours)
-        for task in tasks:
-            sides = [tuple(samples.get((task, side), [])) for side in ("peer", "ours")]
-            rows.append(Row(task.kind, task.tokens, threads, *sides))
-            print(speed_line(rows[-1]), flush=True)
-    return rows
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    print(f"  {'task':<22} {'threads':>7}  {'side':<18} {'t/s':>9}  {'spread':<19} {'roofline':>8}  {'ours to it':>10}")
+    for row in rows:
+        depth = f" at {row['depth']}" if row["depth"] else ""
+        for side, samples in row["samples"].items():
+            middle, ours = row["median"][side], row["median"].get("jackfield")
+            spread = f"{min(samples):.1f} .. {max(samples):.1f}"
+            ratio = f"{ours / middle:10.2f}" if ours and side != "jackfield" else " " * 10
+            void = f"  VOID: {row['void'][side]}" if side in row["void"] else ""
+            print(
+                f"  {row['task'] + ' ' + str(row['tokens']) + depth:<22} {row['threads']:>7}  {side:<18} "
+                f"{middle:9.1f}  {spread:<19} {row['share_of_roofline'][side]:8.0%}  {ratio}{void}"
+            )
+        if row["goal"]:
+            print(f"    goal {row['goal']}; to the better peer, {row['better_peer']}: {row['ratio']:.2f}")
 
 
-def spread(samples: Sequence[float]) -> str:
-    if not samples:
-        return f"{'-':>9} {'':<17}"
-    return f"{statistics.median(samples):9.1f} ({min(samples):.1f} .. {max(samples):.1f})".ljust(27)
+def print_first(name: str, times: Mapping[str, Sequence[Mapping[str, float]]], counts: tuple[int, int]) -> None:
+    aims = f" (aims {1e3 * FIRST_SHORT_S:.0f} and {1e3 * FIRST_LONG_S:.0f} ms)" if name == NAMES[0] else ""
+    print(f"  loading + first token of {counts[0]}; first token of {counts[1]}, loaded and warm{aims}")
+    for side, found in times.items():
+        whole = median(one["load_s"] + one["short_s"] for one in found)
+        load, late = (median(one[key] for one in found) for key in ("load_s", "long_s"))
+        print(f"    {side:<18} {1e3 * whole:8.0f} ms (loading {1e3 * load:.0f}) {1e3 * late:8.0f} ms")
 
 
-def speed_line(row: Row) -> str:
-    ratio = f"{row.ratio:6.2f}" if row.ours else "     -"
-    return f"{row.task:<9} {row.tokens:>5} {row.threads:>7}  {spread(row.peer)}  {spread(row.ours)}  {ratio}"
-
-
-def memory(peer: Peer, chosen: argparse.Namespace) -> dict[str, int]:
-    """Largest resident size in bytes: the peer's, ours, and of an interpreter that only imports what ours imports."""
-    threads = min(chosen.threads)
-    sizes = {"llama.cpp": run_child(peer_memory_command(peer, chosen.model, threads), threads)[1]}
-    if not chosen.peer_only:
-        sizes["jackfield"] = run_child(our_command("memory", chosen.model, CONTEXT, chosen.device), threads)[1]
-        sizes["imports"] = run_child(our_command("imports", chosen.model, 0, chosen.device), threads)[1]
-    return sizes
-
-
-def print_memory(sizes: Mapping[str, int]) -> None:
-    print(f"\nlargest resident memory, context {CONTEXT}:")
-    for name, size in sizes.items():
-        print(f"  {name:<10} {size / MIB:7.1f} MiB  {size / 1e6:7.1f} MB")
-    if "jackfield" in sizes:
-        here, aim = sizes["llama.cpp"] + sizes["imports"], PEER_BYTES + sizes["imports"]
-        print(f"  jackfield is at {sizes['jackfield'] / here:.2f} of llama.cpp here and the imports together,")
-        print(f"  at {sizes['jackfield'] / aim:.2f} of the aim: {PEER_BYTES / 1e6:.0f} MB and the imports")
+def print_memory(name: str, sizes: Mapping[str, int], context: int) -> None:
+    aim = f" (aim {MEMORY[name] / 1e6:.0f} MB)" if name in MEMORY else ""
+    print(f"  largest resident memory, context {context}{aim}")
+    for side, size in sizes.items():
+        own = f", {(size - sizes['imports']) / 1e6:.0f} without the imports" if side == "jackfield" else ""
+        print(f"    {side:<18} {size / 1e6:8.1f} MB{own}")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="a GGUF file")
-    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
-    parser.add_argument("--runs", type=int, default=5, help="samples of each side")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt, below 1024")
-    parser.add_argument("--generate", type=int, default=128, help="tokens generated, below 1024")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"path of a GGUF file, or one of {' '.join(NAMES)}")
+    parser.add_argument("--threads", type=lambda text: tuple(int(part) for part in text.split(",")), default=(1, 2))
+    parser.add_argument("--runs", type=int, help="samples of each side; default 5")
+    parser.add_argument("--depths", type=lambda text: tuple(int(part) for part in text.split(",")), metavar="0,512")
     parser.add_argument("--device", default="cpu", help="our device")
-    parser.add_argument("--peer-only", action="store_true", help="measure llama.cpp alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    parser.add_argument("--dir", help="where the peer is built, as in peer.py")
+    parser.add_argument("--peer-only", action="store_true", help="measure the peers alone")
+    parser.add_argument("--quick", action="store_true", help="everything with tiny counts; figures mean nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there, after each model")
+    parser.add_argument("--plot", action="store_true", help="draw FILE as a picture beside it; needs matplotlib")
+    parser.add_argument("--dir", help="where the peers are built, as in peer.py")
+    parser.add_argument(
+        "--peers", type=Path, metavar="FILE", help="peers that are built already, as peer.py prints them"
+    )
+    parser.add_argument("--roofline", metavar="PROGRAM", help="a roofline that is built already")
     return parser.parse_args(arguments)
+
+
+def prepared(chosen: argparse.Namespace) -> Run:
+    """Peers and roofline, built where they are not there; the sizes as options change them."""
+    folder = peer_dir(chosen.dir)
+    peers = read_peers(chosen.peers) if chosen.peers else build_all(folder, os.cpu_count() or 1)
+    program = chosen.roofline or str(roofline.build(folder))
+    sizes = QUICK if chosen.quick else Sizes()
+    changes = {key: getattr(chosen, key) for key in ("runs", "depths") if getattr(chosen, key)}
+    sizes = Sizes(**{**vars(sizes), **changes})
+    ours = () if chosen.peer_only else (Ours(chosen.device),)
+    for peer in peers:
+        print(
+            f"{peer.version} ({peer.package}), {peer.compiler}"
+            + ("" if peer.native else "; NOT built for this CPU: remove its build folder")
+        )
+    return Run((*sides_of(peers), *ours), program, sizes, chosen.threads, chosen.quick)
+
+
+def header(run: Run) -> dict[str, Any]:
+    peers = {side.peer.name: side.peer.origin for side in run.sides if isinstance(side, Side)}
+    machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "reference": is_reference()}
+    return {"machine": machine, "quick": run.quick, "sizes": vars(run.sizes), "peers": list(peers.values())}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parsed(arguments)
-    if not chosen.model.is_file():  # told now, not after the minutes that building the peer takes
-        print(f"compare: {chosen.model}: no such file; give the path of a GGUF model", file=sys.stderr)
-        return 1
+    for model in chosen.models:  # told now, not after the minutes that building the peers takes
+        if model not in NAMES and not Path(model).is_file():
+            print(
+                f"compare: {model}: no such file; give the path of a GGUF model or one of {' '.join(NAMES)}",
+                file=sys.stderr,
+            )
+            return 1
     try:
-        peer = build(peer_dir(chosen.dir), jobs=os.cpu_count() or 1)
-        print(f"{chosen.model.name}; {peer.version}, {' '.join(peer.flags[1:3])}, {peer.compiler}\n")
-        print(f"{'task':<9} {'tokens':>5} {'threads':>7}  {'llama.cpp t/s':<27}  {'jackfield t/s':<27}  ratio")
-        rows = speeds(peer, chosen)
-        sizes = memory(peer, chosen)
+        run = prepared(chosen)
+        document = {**header(run), "models": []}
+        for model in chosen.models or NAMES:
+            document["models"].append(compare(run, model))
+            if chosen.json:
+                chosen.json.write_text(json.dumps(document, indent=1) + "\n")
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
-    print_memory(sizes)
-    if chosen.json:
-        made_by = {key: value for key, value in asdict(peer).items() if not key.startswith("llama_")}  # no paths
-        document = {"peer": made_by, "rows": [asdict(row) for row in rows], "memory_bytes": sizes}
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
+    if chosen.json and chosen.plot:  # a process of its own: it needs a library that measuring must do without
+        picture = chosen.json.with_suffix(".png")
+        return subprocess.run(
+            [sys.executable, str(BENCH / "plot.py"), str(chosen.json), str(picture)], check=False
+        ).returncode
     return 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])))
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -22,7 +22,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 from family_oracle import FAULTS, Array, Model
-from peer import Peer, PeerError, build, digest, peer_dir
+from peer import Peer, build
+from peer_sources import PeerError, digest, peer_dir
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
 sys.path.insert(0, str(GOLDEN))

@@ -23,7 +23,8 @@ import tempfile
 from pathlib import Path
 
 import gguf
-from peer import PACKAGE, VERSION, PeerError, build, peer_dir, run, tool, version
+from peer import build, tool, version
+from peer_sources import LLAMA, PeerError, peer_dir, run
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "quantize"
 sys.path[:0] = [str(GOLDEN), str(GOLDEN.parent / "families")]
@@ -114,7 +115,12 @@ def main() -> int:
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
-    document = {"llama.cpp": f"{PACKAGE} {VERSION}, {told}", "types": types, "models": models, "bytes": made}
+    document = {
+        "llama.cpp": f"{LLAMA.package} {LLAMA.version}, {told}",
+        "types": types,
+        "models": models,
+        "bytes": made,
+    }
     (GOLDEN / "mixes.json").write_text(json.dumps(document, indent=1) + "\n")
     return 0
 

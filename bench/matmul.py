@@ -1,123 +1,228 @@
-"""linear on the CPU device: many rows against numpy's f32 product, one row against the rate of a plain read.
+"""`linear` on the CPU device, type by type, against the peers' products in the same run and the machine's roofline.
 
-Weights are packed, as a plan would have them. One step, one program, the median of rounds. With one thread the clock is
-that of the thread, which other processes hardly disturb. GOPS count a multiply-add as two; GB/s are bytes of the
-packed weight.
+    uv run python bench/matmul.py [--threads 1] [--level avx2] [--dtypes q4_1,q8_0] [--rows 1,512] [--json FILE]
 
-    OPENBLAS_NUM_THREADS=1 uv run python bench/matmul.py [--threads 1] [--level avx2] [--dtypes q4_1,q8_0]
+K = N = 4096; rows of x: 1, 4, 32, 512. Hot: one weight, over and over. Cold: copies take turns, more than the last
+cache holds. Weights are packed, as a plan would have them; a time holds all a product needs, rounding x included. Sides
+alternate, the figure is the median of rounds. With one thread the clock is that of the thread, which other processes
+hardly disturb. GOPS count a multiply-add as two. The roofline of a product is the larger of its operations over
+the peak and, cold, its bytes over the read rate. Peers: llama.cpp as it is and packed, ik_llama.cpp packed (peer.py);
+for q4_0, onnxruntime's 4-bit product and, for q8_0, torch's dynamic int8, where these packages are installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import replace
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
+import roofline
+from machine import cpu_name, is_reference, last_cache_nbytes
+from matmul_peers import Times, matmul_peers
+from peer import build_all, read_peers
+from peer_sources import PeerError, peer_dir
+from targets import MATMUL, MATMUL_ROW
+from timing import Call, clock_for, in_turn, seconds
 
 from jackfield import ops
 from jackfield.backend import DTYPES, Group, Place, PlacedStep, Spec, Step, Usage
-from jackfield.dtypes import f32, u8
+from jackfield.dtypes import DType, f32, u8
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.device import CpuDevice
 
-ROUNDS, ROUND_S = 9, 0.02
-SHAPES = [
-    (576, 576),
-    (1536, 576),
-    (576, 1536),
-    (49152, 576),
-    (4096, 4096),
-]  # (N, K): the default model's, and a large one
-ROWS = [1, 4, 32, 512]
+SIZE = 4096
+ROWS = (1, 4, 32, 512)
 BACKEND = CpuBackend()
+OURS = "jackfield"
 
 
-def seconds(call, clock) -> float:
-    """Median over rounds of the time of one call, each round long enough to be timed."""
-    call()
-    start = clock()
-    call()
-    repeats = max(1, int(ROUND_S / max(clock() - start, 1e-7)))
-    times = []
-    for _ in range(ROUNDS):
-        start = clock()
-        for _ in range(repeats):
-            call()
-        times.append((clock() - start) / repeats)
-    return median(times)
-
-
-def packed_weight(device, dtype, n, k) -> Place:
-    """A random weight, packed on the device. Its values do not matter; its scales are small and finite."""
+def weights(device: CpuDevice, dtype: DType, n: int, k: int, copies: int) -> list[Place]:
+    """Equal random weights, packed on the device where it packs them. Their scales are small and finite."""
     spec = Spec(dtype, (n, k), role="constant")
     user = Step("linear", (None, spec), spec)
-    packing = BACKEND.pack(spec, [user], device.target)
     unit = np.random.default_rng(0).standard_normal((16, k)).astype(np.float32)
-    plain = np.resize(dtype.encode(unit), spec.nbytes)
-    packed = np.empty(packing.nbytes, np.uint8)
-    packing.pack(memoryview(plain), memoryview(packed))
-    buffer = device.alloc(packing.nbytes, Usage.CONSTANT)
-    device.write(buffer, 0, memoryview(packed))
-    return Place(buffer, 0, replace(spec, layout=packing.name))
+    data = np.resize(dtype.encode(unit).view(np.uint8), spec.nbytes)
+    packing = BACKEND.pack(spec, [user], device.target)
+    if packing is not None:
+        packed = np.empty(packing.nbytes, np.uint8)
+        packing.pack(memoryview(data), memoryview(packed))
+        data, spec = packed, replace(spec, layout=packing.name)
+    places = []
+    for _ in range(copies):
+        buffer = device.alloc(data.nbytes, Usage.CONSTANT)
+        device.write(buffer, 0, memoryview(data))
+        places.append(Place(buffer, 0, spec))
+    return places
 
 
-def product(device, weight, rows):
-    """A call that runs linear for so many rows of x."""
-    x = np.random.default_rng(1).standard_normal((rows, weight.spec.shape[1])).astype(np.float32)
+def product(device: CpuDevice, made: Sequence[Place], rows: int) -> Call:
+    """A call that runs linear for so many rows of x with the next of the weights."""
+    x = np.random.default_rng(1).standard_normal((rows, made[0].spec.shape[1])).astype(np.float32)
     source = device.alloc(x.nbytes, Usage.COMPUTE)
     device.write(source, 0, memoryview(x).cast("B"))
-    specs = (Spec(f32, x.shape), weight.spec)
+    specs = (Spec(f32, x.shape), made[0].spec)
     result = ops.linear.infer(list(specs), {})
     step = Step("linear", specs, result, ops.linear.complete({}))
     out = Place(device.alloc(result.nbytes, Usage.COMPUTE), 0, result)
     need = device.scratch([step])
     scratch = Place(device.alloc(max(1, need), Usage.COMPUTE), 0, Spec(u8, (need,)))
-    program = device.compile([Group((PlacedStep(step, (Place(source, 0, specs[0]), weight), out),))], scratch)
+    programs = [
+        device.compile([Group((PlacedStep(step, (Place(source, 0, specs[0]), weight), out),))], scratch)
+        for weight in made
+    ]
+    run = in_turn([program.run for program in programs])
 
-    def call(_keep=scratch) -> None:  # a program keeps its tensors alive, not its scratch
-        program.run()
+    def call(_keep: Place = scratch) -> None:  # a program keeps its tensors alive, not its scratch
+        run()
 
     return call
 
 
-def peaks(clock) -> tuple[float, float]:
-    """numpy's f32 product in operations a second, and bytes a second of reading 256 MB."""
-    a, b = np.ones((512, 1024), np.float32), np.ones((1024, 512), np.float32)
-    rate = 2 * 512 * 512 * 1024 / seconds(lambda: a @ b, clock)
-    big = np.ones(1 << 28, np.uint8).view(np.int64)
-    return rate, big.nbytes / seconds(big.max, clock)
+@dataclass(frozen=True)
+class Ours:
+    """Our side of the products."""
+
+    device: CpuDevice
+    name: str = OURS
+
+    def times(self, dtype: str, copies: int, rows: Sequence[int], size: int) -> Times:
+        """Seconds of a product by rows; empty where linear has no kernel for the type."""
+        if dtype not in BACKEND.kernels()["linear"].operands["weight"]:
+            return {}
+        made = weights(self.device, DTYPES[dtype], size, size, copies)
+        clock = clock_for(self.device.threads)
+        found = {m: seconds(product(self.device, made, m), clock) for m in rows}
+        for place in made:
+            self.device.free(place.buffer)
+        return found
 
 
-def main() -> None:
+def copies_beyond_cache(nbytes: int) -> int:
+    """How many weights of so many bytes are twice as large as the last cache."""
+    return max(2, -(-2 * last_cache_nbytes() // nbytes))
+
+
+def ideal_s(dtype: str, rows: int, size: int, threads: int, peaks: roofline.Roofline, *, cold: bool) -> float:
+    """Seconds the roofline leaves for a product."""
+    kind = {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(dtype, "int8")
+    peak = peaks.get(kind, peaks["f32"])[threads]
+    reading = DTYPES[dtype].nbytes((size, size)) / roofline.read_rate(peaks, threads) if cold else 0.0
+    return max(2 * rows * size * size / peak, reading)
+
+
+def goal(dtype: str, rows: int, heat: str, threads: int) -> float | None:
+    """Operations a second wanted on the reference machine."""
+    if threads != 1:
+        return None
+    if rows == 1:
+        return MATMUL_ROW[heat] if dtype == "q4_0" else None
+    return MATMUL.get(dtype) if rows == 512 and heat == "hot" else None
+
+
+def measured(sides: Sequence[Any], dtype: str, copies: int, chosen: argparse.Namespace) -> dict[str, Times]:
+    """Medians by side over alternating rounds; sides without the type are left out."""
+    seen: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for _ in range(chosen.rounds):
+        for side in sides:
+            for rows, took in side.times(dtype, copies, chosen.rows, chosen.size).items():
+                seen[side.name][rows].append(took)
+    return {name: {rows: median(times) for rows, times in found.items()} for name, found in seen.items()}
+
+
+def lines(
+    dtype: str, heat: str, found: Mapping[str, Times], peaks: roofline.Roofline, chosen: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Rows of the result, a side each."""
+    for rows in chosen.rows:
+        ideal = ideal_s(dtype, rows, chosen.size, chosen.threads, peaks, cold=heat == "cold")
+        for side, times in found.items():
+            took = times[rows]
+            yield {
+                "dtype": dtype,
+                "weight": heat,
+                "rows": rows,
+                "side": side,
+                "seconds": took,
+                "gops": 2 * rows * chosen.size**2 / took / 1e9,
+                "share_of_roofline": ideal / took,
+                "ours_to_it": took / found[OURS][rows] if OURS in found and side != OURS else None,
+            }
+
+
+def print_line(line: Mapping[str, Any], threads: int) -> None:
+    ratio = f"{line['ours_to_it']:8.2f}" if line["ours_to_it"] else " " * 8
+    wanted = goal(line["dtype"], line["rows"], line["weight"], threads) if line["side"] == OURS else None
+    met = f"  goal {wanted / 1e9:.0f}" if wanted and is_reference() else ""
+    print(
+        f"{line['dtype']:8} {line['weight']:5} {line['rows']:4}  {line['side']:18} {line['seconds'] * 1e6:10.1f} "
+        f"{line['gops']:8.1f} {line['share_of_roofline']:8.0%} {ratio}{met}",
+        flush=True,
+    )
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    every = [name for name, dtype in DTYPES.items() if dtype.block > 1 and name not in {"q8_1", "q8_K"}]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--level", default="")
-    parser.add_argument("--dtypes", default="q4_0,q4_1,q5_1,q8_0,q4_K,q5_K,q6_K,f16,f32")
-    options = parser.parse_args()
-    targets = BACKEND.targets()
-    target = next((t for t in targets if t.arch == options.level), None) or BACKEND.devices()[0].target
-    device = CpuDevice("cpu:0", target, options.threads)
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
-    flops, reads = peaks(clock)
-    print(f"{target.arch}, {options.threads} threads; numpy f32 {flops / 1e9:.0f} GOPS, reads {reads / 1e9:.1f} GB/s")
-    print("dtype      N     K    M      us     GOPS   of numpy    GB/s")
-    for name in options.dtypes.split(","):
-        for n, k in SHAPES:
-            if k % DTYPES[name].block:
+    parser.add_argument("--level", default="", help="instruction set of ours; the best where none is named")
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=[*every, "f16", "bf16", "f32"])
+    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=ROWS)
+    parser.add_argument("--size", type=int, default=SIZE, help="K and N")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every side")
+    parser.add_argument("--hot-only", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="measure ours alone")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--dir", help="where the peers are built, as in peer.py")
+    parser.add_argument(
+        "--peers", type=Path, metavar="FILE", help="peers that are built already, as peer.py prints them"
+    )
+    parser.add_argument("--roofline", metavar="PROGRAM", help="a roofline that is built already")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parsed(arguments)
+    if unknown := [name for name in chosen.dtypes if name not in DTYPES]:
+        print(f"matmul: {unknown[0]}: no such dtype; known: {' '.join(DTYPES)}", file=sys.stderr)
+        return 1
+    target = next((t for t in BACKEND.targets() if t.arch == chosen.level), BACKEND.devices()[0].target)
+    ours = Ours(CpuDevice("cpu:0", target, chosen.threads))
+    try:
+        folder = peer_dir(chosen.dir)
+        program = chosen.roofline or roofline.build(folder)
+        peers = [] if chosen.no_peers else read_peers(chosen.peers) if chosen.peers else build_all(folder, 2)
+        sides = [ours, *matmul_peers(peers, chosen.threads)] if not chosen.no_peers else [ours]
+        peaks = roofline.measure(program, chosen.threads)
+    except PeerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{cpu_name()}, level {target.arch}, {chosen.threads} threads\n{roofline.table(peaks)}\n")
+    print(f"{'dtype':8} {'':5} {'rows':>4}  {'side':18} {'us':>10} {'GOPS':>8} {'roofline':>8} {'ours to it':>10}")
+    result = []
+    for dtype in chosen.dtypes:
+        if chosen.size % DTYPES[dtype].block:
+            continue
+        nbytes = DTYPES[dtype].nbytes((chosen.size, chosen.size))
+        for heat, copies in {"hot": 1, "cold": copies_beyond_cache(nbytes)}.items():
+            if heat == "cold" and chosen.hot_only:
                 continue
-            weight = packed_weight(device, DTYPES[name], n, k)
-            for rows in ROWS:
-                if rows * n * k > 1 << 32:
-                    continue
-                t = seconds(product(device, weight, rows), clock)
-                rate = 2 * rows * n * k / t
-                moved = weight.buffer.nbytes / t / 1e9
-                print(
-                    f"{name:6} {n:6} {k:5} {rows:4} {t * 1e6:8.1f} {rate / 1e9:7.1f} {rate / flops:10.2f} {moved:7.1f}"
-                )
+            found = measured(sides, dtype, copies, chosen)
+            for line in lines(dtype, heat, found, peaks, chosen):
+                print_line(line, chosen.threads)
+                result.append(line)
+    if chosen.json:
+        document = {"cpu": cpu_name(), "threads": chosen.threads, "level": target.arch, "size": chosen.size}
+        document |= {"peers": [peer.origin for peer in peers], "roofline": peaks, "products": result}
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

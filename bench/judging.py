@@ -1,0 +1,138 @@
+"""What measurements mean: whether a side's output is right, which figures count, ratios and shares of the roofline.
+
+Pure functions on data; compare_llama.py measures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from machine import is_reference
+from roofline import Roofline, read_rate
+from sides import Task
+from targets import too_slow, verdict
+
+FURTHEST_MEAN = 0.1
+"""Nats by which the mean of -log probabilities may differ between right sides: 10 % of the perplexity."""
+FURTHEST_RMS = 0.5
+"""Nats a token: kernels that round differently are at 0.02 to 0.1, a broken one is above 1, also on random weights."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The samples of one task at one number of threads, in tokens a second, by side; ours is "jackfield"."""
+
+    model: str
+    task: Task
+    threads: int
+    samples: Mapping[str, Sequence[float]]
+
+
+def perplexity(surprises: Sequence[float]) -> float:
+    """Infinity where it is too large for a number, NaN where one of them is."""
+    mean = sum(surprises) / len(surprises)
+    return math.exp(mean) if not mean > 700 else math.inf
+
+
+def why_wrong(reference: Sequence[float], found: Sequence[float]) -> str | None:
+    """Why these -log probabilities can't come from the same model as `reference`, in words; None where they can."""
+    if not all(map(math.isfinite, found)):
+        return "gives NaN"
+    differences = [a - b for a, b in zip(found, reference, strict=True)]
+    if not abs(sum(differences) / len(differences)) <= FURTHEST_MEAN:
+        return f"perplexity {perplexity(found):.1f} instead of {perplexity(reference):.1f}"
+    rms = math.sqrt(sum(d * d for d in differences) / len(differences))
+    return None if rms <= FURTHEST_RMS else f"log probabilities move by {rms:.2f}"
+
+
+def quality(scores: Mapping[str, Mapping[str, Sequence[float]]], reference: str) -> dict[str, dict[str, Any]]:
+    """By side, for prompts and for tokens one by one: the perplexity, and why it is wrong (None where it is right)."""
+    parts = {"prompt": "batch", "generate": "single"}
+    return {
+        side: {
+            kind: {
+                "perplexity": perplexity(found[part]),
+                "wrong": why_wrong(scores[reference][part], found[part]),
+            }
+            for kind, part in parts.items()
+        }
+        for side, found in scores.items()
+    }
+
+
+def share(facts: Mapping[str, Any], task: Task, threads: int, tokens_per_s: float, roofline: Roofline) -> float:
+    """The part of what the machine can do at most that a speed amounts to.
+
+    Prompts: multiply-adds of the matrix products, logits of the last token only, against the peak of the arithmetic.
+    Generation: bytes of weights and of the cache as long as it is in the middle, against the read rate.
+    """
+    if task.kind == "prompt":
+        peak = roofline.get(facts["arithmetic"], roofline["f32"])[threads]
+        return tokens_per_s * (facts["block_ops"] + facts["output_ops"] / task.tokens) / peak
+    columns = task.depth + task.tokens / 2
+    return tokens_per_s * (facts["weight_nbytes"] + columns * facts["column_nbytes"]) / read_rate(roofline, threads)
+
+
+def void_figures(
+    row: Row, found: Mapping[str, Mapping[str, Any]], native: Mapping[str, bool], *, reference_machine: bool
+) -> dict[str, str]:
+    """By side, why its figure of this row does not count."""
+    reasons = {}
+    for side in row.samples:
+        wrong = found.get(side, {}).get(row.task.kind, {}).get("wrong")
+        if wrong:
+            reasons[side] = f"wrong output: {wrong}"
+        elif not native.get(side, True):
+            reasons[side] = "not built for this CPU"
+    if reference_machine and row.task.depth == 0:
+        reasons.update(slow_peers(row, reasons))
+    return reasons
+
+
+def slow_peers(row: Row, void: Mapping[str, str]) -> dict[str, str]:
+    """Peers of which no way of running comes near what was seen on the reference machine."""
+    reasons = {}
+    for peer in ("llama.cpp", "ik_llama.cpp"):
+        sides = {s: median(v) for s, v in row.samples.items() if s.startswith(peer) and s not in void}
+        slow = sides and too_slow(row.model, row.task.kind, peer, row.threads, max(sides.values()))
+        if slow:
+            reasons.update(dict.fromkeys(sides, slow))
+    return reasons
+
+
+def judged(
+    row: Row,
+    facts: Mapping[str, Any],
+    found: Mapping[str, Mapping[str, Any]],
+    native: Mapping[str, bool],
+    roofline: Roofline,
+    *,
+    targets: bool,
+) -> dict[str, Any]:
+    """A row of the result. `targets`: whether the run is one that the table of targets speaks of."""
+    void = void_figures(row, found, native, reference_machine=targets and is_reference())
+    middle = {side: median(values) for side, values in row.samples.items()}
+    peers = {side: value for side, value in middle.items() if side != "jackfield" and side not in void}
+    ours = middle.get("jackfield") if "jackfield" not in void else None
+    ratios = {side: ours / value for side, value in peers.items()} if ours else {}
+    parts = {side: share(facts, row.task, row.threads, value, roofline) for side, value in middle.items()}
+    goal = ""
+    if targets and ratios and row.task.depth == 0:
+        goal = verdict(row.model, row.task.kind, ratios, parts["jackfield"])
+    return {
+        "task": row.task.kind,
+        "tokens": row.task.tokens,
+        "depth": row.task.depth,
+        "threads": row.threads,
+        "samples": {side: list(values) for side, values in row.samples.items()},
+        "median": middle,
+        "share_of_roofline": parts,
+        "void": void,
+        "better_peer": max(peers, key=peers.__getitem__, default=None),
+        "ratio": min(ratios.values(), default=None),
+        "goal": goal,
+    }

@@ -1,0 +1,156 @@
+"""Memory-bound kernels of the CPU device at 16 MiB, as a share of the rate at which memory is copied in the same run.
+
+    uv run python bench/memory_ops.py [--threads 1,2] [--mib 16] [--level avx2] [--json FILE]
+
+A copy reads each byte and writes it; so a kernel that reads R and writes W bytes would take as long as a copy of
+(R + W) / 2. The copy is numpy's, and at every number of threads also `memcpy` in C (roofline.py); a kernel is compared
+with the faster of the two. They are measured in turn with the kernels, medians of rounds. One step, one program; with
+one thread the clock of ours and of numpy's copy is the thread's, which other processes hardly disturb.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import roofline
+from attention import program
+from machine import cpu_name, is_reference
+from peer_sources import PeerError, peer_dir
+from targets import COPIES_SHARE
+from timing import Call, clock_for, seconds
+
+from jackfield import ops
+from jackfield_cpu.backend import CpuBackend
+from jackfield_cpu.device import CpuDevice
+
+COLUMNS = 1024
+TURNS = 5
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One step. reads, writes: bytes that must move, each counted once."""
+
+    name: str
+    op: Any
+    arrays: Mapping[str, np.ndarray]
+    attrs: Mapping[str, Any]
+    reads: int
+    writes: int
+
+
+def kernels(nbytes: int) -> Iterator[Kernel]:
+    """Kernels whose tensor x has so many bytes: f32 rows of COLUMNS."""
+    dice = np.random.default_rng(0)
+    x = dice.standard_normal((nbytes // 4 // COLUMNS, COLUMNS), dtype=np.float32)
+    rows = np.arange(len(x), dtype=np.int32)
+    heads = x.reshape(1, len(x), COLUMNS // 64, 64)
+    half = np.zeros(x.shape, np.float16)
+    yield Kernel("add", ops.add, {"a": x, "b": x.copy()}, {}, 2 * nbytes, nbytes)
+    yield Kernel("multiply by a row", ops.multiply, {"a": x, "b": x[0].copy()}, {}, nbytes, nbytes)
+    yield Kernel("rms_norm", ops.rms_norm, {"x": x}, {"eps": 1e-5}, nbytes, nbytes)
+    yield Kernel("norm", ops.norm, {"x": x}, {"eps": 1e-5}, nbytes, nbytes)
+    rope = {"mode": "normal", "n_dims": 64}
+    yield Kernel("rope", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
+    yield Kernel("contiguous of columns", ops.contiguous, {"x": x.T}, {}, nbytes, nbytes)
+    yield Kernel("cast to f16", ops.cast, {"x": x}, {"dtype": "f16"}, nbytes, nbytes // 2)
+    into_half: dict[str, Any] = {"target": half, "x": x, "rows": rows}
+    yield Kernel("put_rows to f16", ops.put_rows, into_half, {}, nbytes, nbytes // 2)
+    yield Kernel("put_rows", ops.put_rows, {"target": x.copy(), "x": x, "rows": rows}, {}, nbytes, nbytes)
+    yield Kernel("take_rows", ops.take_rows, {"x": x, "rows": rows[::-1].copy()}, {}, nbytes, nbytes)
+    yield Kernel("swiglu", ops.swiglu, {"gate": x, "up": x.copy()}, {}, 2 * nbytes, nbytes)
+
+
+def copying(nbytes: int) -> Call:
+    """numpy's copy of so many bytes, on one thread."""
+    source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    return lambda: np.copyto(target, source)
+
+
+def measured(device: CpuDevice, chosen: argparse.Namespace, tool: Path | str) -> list[dict[str, Any]]:
+    """A row a kernel, for the threads of the device."""
+    nbytes = chosen.mib << 20
+    found = kernels_kept(nbytes)
+    calls = {kernel.name: program(device, kernel.op, kernel.arrays, **kernel.attrs) for kernel in found}
+    copy, clock, rates = copying(nbytes), clock_for(device.threads), []
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(TURNS):
+        rates.append(nbytes / seconds(copy, clock))
+        rates.append(roofline.measure(tool, device.threads, quick=True)["copy_16MiB"][device.threads])
+        for name, call in calls.items():
+            times[name].append(seconds(call, clock))
+    rate = max(median(rates[::2]), median(rates[1::2]))
+    return [row(kernel, median(times[kernel.name]), rate, device.threads) for kernel in found]
+
+
+def kernels_kept(nbytes: int) -> list[Kernel]:
+    known = CpuBackend().kernels()
+    return [kernel for kernel in kernels(nbytes) if kernel.op.name in known]
+
+
+def row(kernel: Kernel, took: float, rate: float, threads: int) -> dict[str, Any]:
+    moved = (kernel.reads + kernel.writes) / 2
+    return {
+        "kernel": kernel.name,
+        "threads": threads,
+        "seconds": took,
+        "bytes_per_s": moved / took,
+        "copy_bytes_per_s": rate,
+        "share_of_copy": moved / took / rate,
+    }
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    for found in rows:
+        low = "  below the aim" if is_reference() and found["share_of_copy"] < COPIES_SHARE else ""
+        print(
+            f"{found['kernel']:<22} {found['threads']:>7} {found['seconds'] * 1e6:10.0f} "
+            f"{found['bytes_per_s'] / 1e9:8.1f} {found['copy_bytes_per_s'] / 1e9:8.1f} "
+            f"{found['share_of_copy']:8.0%}{low}",
+            flush=True,
+        )
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
+    parser.add_argument("--mib", type=int, default=16, help="size of a tensor")
+    parser.add_argument("--level", default="", help="instruction set; the best where none is named")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--dir", help="where the roofline is built, as in peer.py")
+    parser.add_argument("--roofline", metavar="PROGRAM", help="a roofline that is built already")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parsed(arguments)
+    backend = CpuBackend()
+    target = next((t for t in backend.targets() if t.arch == chosen.level), backend.devices()[0].target)
+    print(f"{cpu_name()}, level {target.arch}, {chosen.mib} MiB; the aim is {COPIES_SHARE:.0%} of copying")
+    print(f"{'kernel':<22} {'threads':>7} {'us':>10} {'GB/s':>8} {'copying':>8} {'share':>8}")
+    rows = []
+    try:
+        tool = chosen.roofline or roofline.build(peer_dir(chosen.dir))
+        for threads in chosen.threads:
+            found = measured(CpuDevice("cpu:0", target, threads), chosen, tool)
+            print_rows(found)
+            rows += found
+    except PeerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if chosen.json:
+        document = {"cpu": cpu_name(), "level": target.arch, "mib": chosen.mib, "kernels": rows}
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
