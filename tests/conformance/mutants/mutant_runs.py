@@ -103,13 +103,13 @@ def main(names: Sequence[str]) -> int:
     faults = names or [NONE, SLOW_QUEUE, *MUTANTS]
     rows = [(f, MUTANTS[f].device) for f in faults if f in MUTANTS]
     rows += [(f, f"{KIND}:{i}") for f in faults if f not in MUTANTS for i in (0, 1)]
-    wrong = 0
+    wrong = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         bench = Bench(Path(folder))
         for right, text in pool.map(lambda row: told(bench, *row), rows):
             print(text, flush=True)
-            wrong += not right
-    print(f"{len(rows)} backends, {wrong} not as told")
+            wrong += [] if right else [text]
+    print(f"{len(rows)} backends, {len(wrong)} not as told", *wrong, sep="\n")  # again, where the end is all one sees
     return 1 if wrong else 0
 
 
