@@ -11,32 +11,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from statistics import median
 
 import numpy as np
+from timing import seconds
 
 from jackfield import ops
 from jackfield.backend import Group, Place, PlacedStep, Spec, Step, Usage
 from jackfield.dtypes import of_numpy, u8
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.device import CpuDevice
-
-ROUNDS, ROUND_S = 9, 0.01
-
-
-def seconds(call, clock=time.thread_time) -> float:
-    """Median over rounds of the time of one call, each round long enough to be timed."""
-    call()
-    start = clock()
-    call()
-    repeats = max(1, int(ROUND_S / max(clock() - start, 1e-7)))
-    times = []
-    for _ in range(ROUNDS):
-        start = clock()
-        for _ in range(repeats):
-            call()
-        times.append((clock() - start) / repeats)
-    return median(times)
 
 
 def program(device, op, arrays, copies=1, **attrs):
@@ -178,9 +161,9 @@ def main() -> None:
     device = CpuDevice("cpu:0", next(t for t in backend.targets() if t.arch == level), asked.threads)
     device.clock = time.thread_time if asked.threads == 1 else time.perf_counter
     a = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
-    peak = 2 * 1024**3 / seconds(lambda: a @ a)
+    peak = 2 * 1024**3 / seconds(lambda: a @ a, time.thread_time)
     ints = np.ones(4 << 20, np.int64)
-    rate = ints.nbytes / seconds(ints.max)
+    rate = ints.nbytes / seconds(ints.max, time.thread_time)
     print(f"level {device.target.arch}, {asked.threads} threads")
     print(f"numpy: product {peak / 1e9:.0f} GFLOP/s, reading {rate / 1e9:.1f} GB/s")
     prompts(device, peak)

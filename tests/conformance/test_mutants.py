@@ -25,12 +25,12 @@ RIGHT = (f"{KIND}:0", f"{KIND}:1", SLOW_QUEUE)
 
 
 @pytest.fixture(scope="module")
-def found(request, tmp_path_factory):
+def found(request, tmp_path_factory, absent):
     """What becomes of each run that a selected test asks for, by its name; two run at a time."""
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     asked = {value for item in mine for value in item.callspec.params.values()}
     if shutil.which("g++") is None:
-        pytest.skip("no g++ to build the mutants with")
+        absent("cpu", "no g++ to build the mutants with, nor a CPU wheel")
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         bench = Bench(tmp_path_factory.mktemp("mutants"))

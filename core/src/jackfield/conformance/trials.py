@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from jackfield.backend import Backend, Device, Reason
 from jackfield.errors import AttributeValueError
 
-__all__ = ["Refused", "Subject", "Trial", "Trials", "Verdict", "import_named"]
+__all__ = ["Check", "Refused", "Subject", "Trial", "Trials", "Verdict", "import_named", "named"]
 
 
 def import_named(modules: Sequence[str]) -> None:
@@ -74,3 +75,13 @@ class Trial:
 
 
 Trials = Callable[[int], Iterator[Trial]]  # from the seed of the inputs to the trials of a suite
+
+
+Check = Callable[[int, Subject], Sequence[str]]
+"""A trial's run that still wants its seed."""
+
+
+def named(suite: str, seed: int, checks: Mapping[str, Check]) -> Iterator[Trial]:
+    """A trial for each check; its id is the suite and its name."""
+    for name, check in checks.items():
+        yield Trial(f"{suite}/{name}", partial(check, seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Self
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jackfield.backend import Buffer, Device, OutOfMemory, Reason, Usage
 from jackfield.conformance.build import Bench, filled
-from jackfield.conformance.trials import Refused, Subject, Trial
+from jackfield.conformance.trials import Refused, Subject, Trial, named
 
 __all__ = ["trials"]
 
@@ -30,7 +30,7 @@ def trials(seed: int) -> Iterator[Trial]:
     for offset, nbytes in OFFSETS:
         yield Trial(f"buffers/write/{offset}+{nbytes}", partial(writes_there, offset, nbytes, seed))
         yield Trial(f"buffers/read/{offset}+{nbytes}", partial(reads_there, offset, nbytes, seed))
-    checks: dict[str, Callable[[int, Subject], list[str]]] = {
+    checks = {
         "zero-bytes": zero_bytes,
         "read-only-data": takes_read_only_data,
         "data-is-free-on-return": data_is_free,
@@ -47,8 +47,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "queue/data-is-free-on-return": data_is_free_with_work_queued,
         "queue/free-in-order": free_in_order,
     }
-    for name, check in checks.items():
-        yield Trial(f"buffers/{name}", partial(check, seed))
+    yield from named("buffers", seed, checks)
 
 
 class _Memory:

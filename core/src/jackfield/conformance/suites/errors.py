@@ -17,7 +17,7 @@ from jackfield.conformance.cases import Example, examples
 from jackfield.conformance.check import expected, verdict
 from jackfield.conformance.direct import bind, refused, step_of
 from jackfield.conformance.plans import strict_session
-from jackfield.conformance.trials import Refused, Subject, Trial
+from jackfield.conformance.trials import Refused, Subject, Trial, named
 from jackfield.dtypes import f32, i32
 from jackfield.errors import BadIndex, Error, PlacementError
 from jackfield.graph import input as graph_input
@@ -36,7 +36,7 @@ def trials(seed: int) -> Iterator[Trial]:
         if any(all(d.is_integer for d in dtypes) for dtypes in OPS[name].declared.accepts.values()):
             yield Trial(f"errors/bad-index/{name}", partial(told_once, name, seed))
         yield Trial(f"errors/dtype/{name}", partial(unlisted_dtype, name))
-    checks: dict[str, Callable[[int, Subject], list[str]]] = {
+    checks = {
         "in-a-plan": in_a_plan,
         "goes-on": goes_on,
         "prints/work": prints_nothing_at_work,
@@ -44,8 +44,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "prints/fault": prints_nothing_of_faults,
         "refused-in-a-plan": refused_in_a_plan,
     }
-    for name, check in checks.items():
-        yield Trial(f"errors/{name}", partial(check, seed))
+    yield from named("errors", seed, checks)
 
 
 @cache

@@ -7,7 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from jackfield.backend import Step, Usage
 from jackfield.conformance.build import Bench, simple_op, vector_step
 from jackfield.conformance.plans import chain, strict_session
-from jackfield.conformance.trials import Subject, Trial
+from jackfield.conformance.trials import Check, Subject, Trial, named
 from jackfield.dtypes import f32, i32
+from jackfield.graph import Tensor
 from jackfield.graph import input as graph_input
 from jackfield.graph import state as graph_state
 from jackfield.op import OPS
@@ -32,7 +33,7 @@ PARTS = ("program", "operands", "result")
 def trials(seed: int) -> Iterator[Trial]:
     for order in itertools.permutations(PARTS):
         yield Trial(f"lifecycle/drop/{'-'.join(order)}", partial(dropped_in_order, order, seed))
-    checks: dict[str, Callable[[int, Subject], list[str]]] = {
+    checks: dict[str, Check] = {
         "same-bytes": same_bytes,
         "never-run": never_run,
         "many-compiles": many_compiles,
@@ -48,8 +49,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "exit/live-program": partial(exits_clean, LIVE_PROGRAM),
         "exit/live-plan": partial(exits_clean, LIVE_PLAN),
     }
-    for name, check in checks.items():
-        yield Trial(f"lifecycle/{name}", partial(check, seed))
+    yield from named("lifecycle", seed, checks)
 
 
 # Programs and buffers
@@ -201,13 +201,17 @@ def plan_dropped(seed: int, subject: Subject) -> list[str]:
         return [] if kept(x=data).tobytes() == first else ["a plan gives other bytes after others were dropped"]
 
 
+def _put_into_cache() -> tuple[Tensor, Tensor, Tensor]:
+    """The state "cache" after the input "row" was put where the input "rows" says; the state; that input."""
+    cache, rows = graph_state("cache", (4, 5), f32), graph_input("rows", (1,), i32)
+    return OPS["put_rows"](cache, graph_input("row", (1, 5), f32), rows), cache, rows
+
+
 def state_survives(seed: int, subject: Subject) -> list[str]:
     """A state keeps its value between calls, is zeros at birth, and can be written, read and cleared."""
     new = np.random.default_rng(seed).uniform(-1, 1, (1, 5)).astype(np.float32)
     with strict_session(subject) as session:
-        cache = graph_state("cache", (4, 5), f32)
-        row, rows = graph_input("row", (1, 5), f32), graph_input("rows", (1,), i32)
-        plan = session.compile(OPS["put_rows"](cache, row, rows))
+        plan = session.compile(_put_into_cache()[0])
         state, want, found = session.states["cache"], np.zeros((4, 5), np.float32), []
         if state.read().any():
             found.append("a state is not zeros at birth")
@@ -226,10 +230,8 @@ def state_survives(seed: int, subject: Subject) -> list[str]:
 def plans_share_a_state(seed: int, subject: Subject) -> list[str]:
     new = np.random.default_rng(seed).uniform(-1, 1, (1, 5)).astype(np.float32)
     with strict_session(subject) as session:
-        cache = graph_state("cache", (4, 5), f32)
-        row, rows = graph_input("row", (1, 5), f32), graph_input("rows", (1,), i32)
-        put = session.compile(OPS["put_rows"](cache, row, rows))
-        take = session.compile(OPS["take_rows"](cache, rows))
+        filled, cache, rows = _put_into_cache()
+        put, take = session.compile(filled), session.compile(OPS["take_rows"](cache, rows))
         put(row=new, rows=np.array([3], np.int32))
         got = take(rows=np.array([3], np.int32))
     return [] if np.array_equal(got, new) else [f"a row put by one plan is {got} to another, must be {new}"]

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from jackfield.backend import Buffer, Device, Usage
 from jackfield.conformance.build import Bench, filled
 from jackfield.conformance.plans import chain, strict_session
-from jackfield.conformance.trials import Subject, Trial
+from jackfield.conformance.trials import Subject, Trial, named
 from jackfield.dtypes import f32
 from jackfield.graph import constant
 from jackfield.graph import input as graph_input
@@ -34,7 +33,7 @@ COUNT = 4096  # elements of a vector: one that leaks a thousand times is 16 MiB
 
 
 def trials(seed: int) -> Iterator[Trial]:
-    checks: dict[str, Callable[[int, Subject], list[str]]] = {
+    checks = {
         "plan-cycles": plan_cycles,
         "constants": constant_cycles,
         "clones": clone_cycles,
@@ -45,8 +44,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "calls-allocate-nothing": calls_allocate_nothing,
         "all-given-back": all_given_back,
     }
-    for name, check in checks.items():
-        yield Trial(f"memory/{name}", partial(check, seed))
+    yield from named("memory", seed, checks)
 
 
 def resident() -> int:

@@ -18,7 +18,7 @@ from jackfield.conformance.cases import Example, examples
 from jackfield.conformance.check import verdict
 from jackfield.conformance.direct import bind, refused, step_of
 from jackfield.conformance.plans import chain, strict_session
-from jackfield.conformance.trials import Refused, Subject, Trial
+from jackfield.conformance.trials import Refused, Subject, Trial, named
 from jackfield.dtypes import f32
 from jackfield.errors import Busy
 from jackfield.graph import input as graph_input
@@ -40,15 +40,14 @@ LONGEST_SILENCE = 0.5  # of a run; a held GIL silences other threads for nearly 
 def trials(seed: int) -> Iterator[Trial]:
     for name in RUNNING:
         yield Trial(f"threads/op/{name}", partial(side_by_side, name, seed))
-    checks: dict[str, Callable[[int, Subject], list[str]]] = {
+    checks = {
         "buffers": buffers_side_by_side,
         "compiles": compiles_side_by_side,
         "clones": clones_side_by_side,
         "one-plan": one_plan_is_busy_or_right,
         "gil": gil_is_released,
     }
-    for name, check in checks.items():
-        yield Trial(f"threads/{name}", partial(check, seed))
+    yield from named("threads", seed, checks)
 
 
 def together(works: Sequence[Callable[[], list[str]]]) -> list[str]:
