@@ -27,7 +27,7 @@ from mutant_faults import MUTANTS, SLOW_QUEUE  # noqa: E402 (beside this file, w
 from mutant_native import KERNELS, KIND  # noqa: E402 (likewise)
 
 NONE = ""
-DEADLINE = 60.0  # seconds of one case; only a mutant that hangs needs them
+DEADLINE = 300.0  # seconds of one case, as in the kit: a busy machine took 60 for one that takes 4
 IMPATIENT = 5.0  # for that one
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread")
 
