@@ -8,6 +8,7 @@ import presence
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.pop("PYTEST_ADDOPTS", None)  # how this run is made is no business of those that tests start
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("random", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -13,7 +13,8 @@ from jackfield.reference import ReferenceBackend, ReferenceDevice
 
 RAISED = (RuntimeError("boom"), SystemExit(3), KeyError("boom"), MemoryError(), StopIteration(), AssertionError("boom"))
 METHODS = ("alloc", "write", "compile", "groups", "scratch", "result_nbytes", "borrow")
-GIVEN = (5, "text", None, object(), 2.5)
+NOTHING = type("Nothing", (), {"__repr__": lambda self: "nothing"})()  # an object with the same name in every process
+GIVEN = (5, "text", None, NOTHING, 2.5)
 X = np.ones((4, 8), np.float32)
 
 
@@ -123,7 +124,7 @@ def test_answers_of_a_wrong_type_name_the_device(toy, method, value):
         called()
 
 
-@pytest.mark.parametrize("value", ["text", None, object(), 2.5], ids=repr)
+@pytest.mark.parametrize("value", ["text", None, NOTHING, 2.5], ids=repr)
 @pytest.mark.parametrize("method", ["scratch", "result_nbytes"])
 def test_sizes_are_whole_numbers(toy, method, value):
     toy({method: gives(value)})
@@ -131,7 +132,7 @@ def test_sizes_are_whole_numbers(toy, method, value):
         called()
 
 
-@pytest.mark.parametrize("value", ["text", None, object(), 2.5, {}], ids=repr)
+@pytest.mark.parametrize("value", ["text", None, NOTHING, 2.5, {}], ids=repr)
 @pytest.mark.parametrize("field", ["name", "target", "memory", "alignment"])
 def test_a_device_without_its_fields_is_refused(toy, field, value):
     toy({field: value})
