@@ -78,7 +78,7 @@ def test_a_cache_of_f16_stays_close(name, device, family_path):
 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("name", ["llama_quantised", "qwen2", "qwen3", "gemma3", "gemma3_defaults"])
-@pytest.mark.parametrize(("dtype", "bound"), [("bf16", 2e-4), ("q8_0", 1e-3)])
+@pytest.mark.parametrize(("dtype", "bound"), [("bf16", 2e-3), ("q8_0", 2e-3)])
 def test_a_smaller_cache_costs_what_its_rounding_costs(dtype, bound, name, device, family_path):
     """And all plans, which write and read it in other portions, mean the same cache."""
     ids, _ = golden(name)

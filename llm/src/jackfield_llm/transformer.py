@@ -32,7 +32,7 @@ class _Inputs:
 class Transformer:
     """Builds graphs over one file's weights.
 
-    context: columns of the cache. cache_dtype: of keys and values; a float dtype, or one of blocks that `put_rows` makes.
+    context: columns of the cache. cache_dtype: of keys and values; a float dtype, or one of blocks `put_rows` can make.
     Raises: ModelError for weights that do not fit the config, and for heads that are no whole blocks of the cache.
     """
 
