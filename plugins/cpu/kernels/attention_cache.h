@@ -37,12 +37,26 @@ inline void read_scales(const char* rows, int64_t step, int64_t n, int64_t block
     }
 }
 
+// Rows of K or V that are read after these: while the first ones are worked on they are asked for, row by row. A cache
+// that was last read a token ago is in no near cache, and rows of one head may lie far apart.
+struct Following {
+    const char* data;
+    int64_t rows;
+
+    JF_INLINE void fetch(int64_t row, int64_t step, int64_t from, int64_t nbytes) const {
+        if (row >= rows) return;
+        const char* const at = data + row * step + from;
+        for (int64_t i = 0; i < nbytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+    }
+};
+
 // Rows of K or V in a float dtype, `step` bytes apart.
 template <DType D>
 struct FloatRows {
     static constexpr int64_t UNIT = W;  // elements that are read from one place
     const char* data;
     int64_t step;
+    Following following;
 
     // Where element d of a row and the UNIT - 1 behind it lie.
     struct Place {
@@ -54,21 +68,20 @@ struct FloatRows {
     };
     JF_INLINE Place place(int64_t row, int64_t d) const { return {data + row * step + d * bytes_of<D>, step}; }
     JF_INLINE vf part(int64_t row, int64_t d, int64_t n) const { return load_part<D>(place(row, d).at, n); }
-    // Rows of one head lie far apart in a cache that is kept by token: the hardware does not see them coming.
     JF_INLINE void fetch(int64_t row, int64_t d, int64_t n) const {
-        const char* const at = place(row, d).at;
-        for (int64_t i = 0; i < n * bytes_of<D>; i += 64) __builtin_prefetch(at + i);
+        following.fetch(row, step, d * bytes_of<D>, n * bytes_of<D>);
     }
 };
 
 // Rows of q8_0. Scales: f32, of block b of a row at scales[b * scales_step + row]. Reading them for a whole piece of
-// rows beforehand costs little, for all these loads are under way at once, and has brought the rows near.
+// rows beforehand costs little, for all these loads are under way at once.
 struct QuantRows {
     static constexpr int64_t UNIT = 32;
     const char* data;
     int64_t step;
     const float* scales;
     int64_t scales_step;
+    Following following;
 
     struct Place {
         const char* at;
@@ -84,7 +97,9 @@ struct QuantRows {
         return {data + row * step + block * 34 + 2 + d % 32, step, scales + block * scales_step + row};
     }
     JF_INLINE vf part(int64_t, int64_t, int64_t) const { return vf{}; }  // never: there are whole blocks only
-    JF_INLINE void fetch(int64_t, int64_t, int64_t) const {}
+    JF_INLINE void fetch(int64_t row, int64_t d, int64_t n) const {
+        following.fetch(row, step, d / 32 * 34, (n + 31) / 32 * 34);
+    }
 };
 
 }  // namespace

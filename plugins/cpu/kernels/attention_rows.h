@@ -33,7 +33,6 @@ JF_INLINE vf halved(vf a, vf b) {
 }
 
 constexpr int GROUPS = W / 4;
-constexpr int64_t AHEAD = 12;  // rows that are asked for before they are read
 
 // The first two steps, for vectors GROUPS apart; then the rest, for what has become of vectors 0 .. GROUPS-1.
 JF_INLINE vf begin_sums(const vf* x) { return halved<W / 4>(halved<W / 2>(x[0], x[2]), halved<W / 2>(x[1], x[3])); }
@@ -52,7 +51,7 @@ JF_INLINE void dots_of_vector(const float* q, int64_t q_step, Keys k, int64_t dk
     vf sums[N][GROUPS];
     for (int64_t g = 0; g < GROUPS; g++) {
         vf acc[N][4] = {};
-        for (int c = 0; c < 4; c++) k.fetch(row + g + c * GROUPS + AHEAD, 0, dk);
+        for (int c = 0; c < 4; c++) k.fetch(row + g + c * GROUPS, 0, dk);
         for (int64_t d = 0; d < full; d += Keys::UNIT) {
             const auto place = k.place(row + g, d);
             for (int64_t e = 0; e < Keys::UNIT; e += W) {
@@ -106,7 +105,7 @@ JF_INLINE void weigh(const float* p, int64_t p_step, Values v, int64_t d, int64_
     vf acc[N][B] = {};
     for (int64_t i = 0; i < n; i++) {
         vf values[B];
-        v.fetch(i + AHEAD, d, B * W);
+        v.fetch(i, d, B * W);
         for (int b = 0; b < B; b++) values[b] = part == W ? v.place(i, d + b * W).load(0, 0) : v.part(i, d, part);
         for (int h = 0; h < N; h++) {
             const float one = p[h * p_step + i];
@@ -158,6 +157,20 @@ struct Rows {
     Unit unit(int64_t u) const { return {u / x.T / x.groups, u / x.T % x.groups, u % x.T}; }
     int64_t pieces(Range r) const { return (r.count() + piece - 1) / piece; }
 
+    // Neighbouring rows of K and V of one head.
+    struct Piece {
+        const char *keys, *values;
+        int64_t low, rows;
+    };
+    // The i-th piece of a unit that sees these columns; it may be empty.
+    Piece piece_of(Unit u, Range r, int64_t i) const {
+        const View &k = s.in[K_], &v = s.in[V_];
+        const int64_t low = r.low + i * piece, rest = r.high - low;
+        return {k.data + u.stream * k.stride[0] + u.group * k.stride[1] + low * k.stride[2],
+                v.data + u.stream * v.stride[0] + u.group * v.stride[1] + low * v.stride[2], low,
+                rest < piece ? rest : piece};
+    }
+
     void run(const Team& team) const {
         float* const own = (float*)team.scratch + own_floats() * team.index;
         float* const sums = (float*)team.scratch + own_floats() * team.count;
@@ -174,8 +187,11 @@ struct Rows {
             if (from < to) load_queries(unit(u), own);
             for (int64_t i = from; i < to; i++) {
                 const int64_t at = (u * most_pieces + i) * x.share;
-                const int64_t low = r.low + i * piece, count = r.high - low < piece ? r.high - low : piece;
-                make_piece(unit(u), low, count, own, sums + at * v_step, parts_ + at);
+                const bool more = i + 1 < n, last = first + i + 1 == mine.end || (!more && u + 1 == units);
+                const Piece next = last   ? Piece{nullptr, nullptr, 0, 0}
+                                   : more ? piece_of(unit(u), r, i + 1)
+                                          : piece_of(unit(u + 1), range_of(u + 1), 0);
+                make_piece(unit(u), piece_of(unit(u), r, i), next, own, sums + at * v_step, parts_ + at);
             }
             first += n;
         }
@@ -202,29 +218,31 @@ struct Rows {
         }
     }
 
-    void make_piece(Unit u, int64_t low, int64_t n, float* own, float* sums, Part* parts) const {
+    // next: what this worker goes on with; it is asked for while the first heads are worked on.
+    void make_piece(Unit u, Piece p, Piece next, float* own, float* sums, Part* parts) const {
         const View &k = s.in[K_], &v = s.in[V_];
-        const char* keys = k.data + u.stream * k.stride[0] + u.group * k.stride[1] + low * k.stride[2];
-        const char* values = v.data + u.stream * v.stride[0] + u.group * v.stride[1] + low * v.stride[2];
         float *const z = own + x.share * q_step, *const k_scales = z + x.share * piece;
         float* const v_scales = k_scales + scales_of(k);
-        if (k.dtype == Q8_0) read_scales(keys, k.stride[2], n, x.DK / 32, k_scales, piece);
-        if (v.dtype == Q8_0) read_scales(values, v.stride[2], n, x.DV / 32, v_scales, piece);
+        if (k.dtype == Q8_0) read_scales(p.keys, k.stride[2], p.rows, x.DK / 32, k_scales, piece);
+        if (v.dtype == Q8_0) read_scales(p.values, v.stride[2], p.rows, x.DV / 32, v_scales, piece);
         for (int64_t j = 0; j < x.share; j += HEADS)
-            with_rows(k, keys, k_scales, [&](auto rows) { dots_of(rows, j, own, n, z); });
-        for (int64_t j = 0; j < x.share; j++) parts[j] = weights(u, u.group * x.share + j, low, n, z + j * piece);
+            with_rows(k, p.keys, k_scales, {next.keys, j ? 0 : next.rows},
+                      [&](auto rows) { dots_of(rows, j, own, p.rows, z); });
+        for (int64_t j = 0; j < x.share; j++)
+            parts[j] = weights(u, u.group * x.share + j, p.low, p.rows, z + j * piece);
         for (int64_t j = 0; j < x.share; j += HEADS)
-            with_rows(v, values, v_scales, [&](auto rows) { weigh_of(rows, j, z, n, sums); });
+            with_rows(v, p.values, v_scales, {next.values, j ? 0 : next.rows},
+                      [&](auto rows) { weigh_of(rows, j, z, p.rows, sums); });
     }
 
     // f(rows of K or V from `data` on): the one switch over their dtypes.
     template <class F>
-    JF_INLINE void with_rows(const View& view, const char* data, const float* scales, F f) const {
+    JF_INLINE void with_rows(const View& view, const char* data, const float* scales, Following following, F f) const {
         const int64_t step = view.stride[2];
-        if (view.dtype == F16) return f(FloatRows<F16>{data, step});
-        if (view.dtype == F32) return f(FloatRows<F32>{data, step});
-        if (view.dtype == BF16) return f(FloatRows<BF16>{data, step});
-        f(QuantRows{data, step, scales, piece});
+        if (view.dtype == F16) return f(FloatRows<F16>{data, step, following});
+        if (view.dtype == F32) return f(FloatRows<F32>{data, step, following});
+        if (view.dtype == BF16) return f(FloatRows<BF16>{data, step, following});
+        f(QuantRows{data, step, scales, piece, following});
     }
 
     // Heads j .. j+HEADS-1 of a unit, as far as there are so many.
