@@ -10,6 +10,7 @@ of rounds. With one thread the clock is that of the thread, which other processe
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 
 import numpy as np
@@ -17,13 +18,15 @@ from timing import seconds
 
 from jackfield import ops
 from jackfield.backend import Group, Place, PlacedStep, Spec, Step, Usage
-from jackfield.dtypes import of_numpy, u8
+from jackfield.dtypes import of_numpy, q8_0, u8
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.device import CpuDevice
 
+DTYPES = ("float16", "q8_0")
+
 
 def program(device, op, arrays, copies=1, **attrs):
-    """A call that runs `copies` equal steps on these arrays."""
+    """A call that runs `copies` equal steps on these arrays; five axes are blocks of q8_0, the last their bytes."""
     specs, places = [], []
     for name in op.operands:
         array = arrays.get(name)
@@ -32,7 +35,10 @@ def program(device, op, arrays, copies=1, **attrs):
             places.append(None)
             continue
         base = array if array.base is None else array.base
-        spec = Spec(of_numpy(array.dtype), array.shape, array.strides)
+        if array.ndim == 5:
+            spec = Spec(q8_0, (*array.shape[:3], array.shape[3] * q8_0.block), array.strides[:4])
+        else:
+            spec = Spec(of_numpy(array.dtype), array.shape, array.strides)
         buffer = device.alloc(base.nbytes, Usage.COMPUTE)
         device.write(buffer, 0, memoryview(np.ascontiguousarray(base)).cast("B"))
         specs.append(spec)
@@ -52,38 +58,50 @@ def program(device, op, arrays, copies=1, **attrs):
 
 
 def cache(rows, heads, size, dtype):
-    """A cache (rows, heads, size) seen as (1, heads, rows, size)."""
-    base = np.random.default_rng(0).standard_normal((1, rows, heads, size)).astype(dtype)
-    return base.transpose(0, 2, 1, 3)
+    """A cache (rows, heads, size) seen as (1, heads, rows, size); of q8_0 with its blocks as two axes."""
+    base = np.random.default_rng(0).standard_normal((1, rows, heads, size))
+    if dtype == "q8_0":
+        coded = q8_0.encode(base).reshape(1, rows, heads, size // q8_0.block, q8_0.block_nbytes).copy()
+        return coded.transpose(0, 2, 1, 3, 4)
+    return base.astype(dtype).transpose(0, 2, 1, 3)
 
 
 def prompts(device, peak):
-    print("prompt: T queries over T columns, causal, f16 cache")
-    for T, H, G, D in ((512, 9, 3, 64), (128, 9, 3, 64), (512, 32, 8, 128), (32, 9, 3, 64), (512, 4, 1, 256)):
+    print("prompt: T queries over T columns, causal")
+    shapes = ((512, 9, 3, 64), (128, 9, 3, 64), (512, 32, 8, 128), (32, 9, 3, 64), (512, 4, 1, 256))
+    for (T, H, G, D), dtype in itertools.product(shapes, DTYPES):
         q = np.random.default_rng(1).standard_normal((1, T, H, D)).astype(np.float32).transpose(0, 2, 1, 3)
-        k, v = cache(1024, G, D, np.float16), cache(1024, G, D, np.float16)
+        k, v = cache(1024, G, D, dtype), cache(1024, G, D, dtype)
         kv_len = np.array([T], np.int32)
         run = program(device, ops.attention, {"q": q, "k": k, "v": v, "kv_len": kv_len}, scale=D**-0.5, causal=True)
         took = seconds(run, device.clock)
         flops = 2 * H * (T * (T + 1) // 2) * 2 * D
         print(
-            f"  T {T:4} heads {H:2}/{G} size {D:3}: {took * 1e3:8.3f} ms {flops / took / 1e9:7.1f} GFLOP/s "
+            f"  T {T:4} heads {H:2}/{G} size {D:3} {dtype:7}: {took * 1e3:8.3f} ms {flops / took / 1e9:7.1f} GFLOP/s "
             f"= {100 * flops / took / peak:3.0f} % of the matrix product"
         )
 
 
 def decodes(device, rate):
-    print("decode: 1 query, f16 cache of 4096")
-    for n, H, G, D in ((64, 9, 3, 64), (512, 9, 3, 64), (4096, 9, 3, 64), (4096, 32, 8, 128), (4096, 32, 32, 128)):
+    print("decode: 1 query, a cache of 4096")
+    shapes = (
+        (64, 9, 3, 64),
+        (512, 9, 3, 64),
+        (2048, 9, 3, 64),
+        (4096, 9, 3, 64),
+        (4096, 32, 8, 128),
+        (4096, 32, 32, 128),
+    )
+    for (n, H, G, D), dtype in itertools.product(shapes, DTYPES):
         q = np.random.default_rng(1).standard_normal((1, H, 1, D)).astype(np.float32)
-        k, v = cache(4096, G, D, np.float16), cache(4096, G, D, np.float16)
+        k, v = cache(4096, G, D, dtype), cache(4096, G, D, dtype)
         kv_len = np.array([n], np.int32)
         run = program(device, ops.attention, {"q": q, "k": k, "v": v, "kv_len": kv_len}, scale=D**-0.5, causal=True)
         took = seconds(run, device.clock)
-        nbytes = 2 * 2 * n * G * D
+        nbytes = k[:, :, :n].nbytes + v[:, :, :n].nbytes
         print(
-            f"  columns {n:4} heads {H:2}/{G:2} size {D:3}: {took * 1e6:8.1f} us {nbytes / took / 1e9:6.2f} GB/s "
-            f"= {100 * nbytes / took / rate:3.0f} % of reading"
+            f"  columns {n:4} heads {H:2}/{G:2} size {D:3} {dtype:7}: {took * 1e6:8.1f} us, {took * 1e9 / n:6.1f} ns a "
+            f"column, {nbytes / took / 1e9:6.2f} GB/s = {100 * nbytes / took / rate:3.0f} % of reading"
         )
 
 

@@ -167,6 +167,16 @@ def test_options(family_path, worse_path, text_path):
     assert json.loads(piped.stdout)["kl"] == whole["kl"]
 
 
+def test_what_a_cache_costs(family_path, text_path):
+    path = family_path("qwen3")
+    options = (path, "--against", path, "-d", "reference", "--text", text_path, "--tokens", "40", "--json")
+    same, coded = (json.loads(run(*options, "--cache-dtype", dtype).stdout) for dtype in ("f16", "q8_0"))
+    assert (same["kl"]["value"], same["cache_dtype"]) == (0, "f16")
+    assert 0 < coded["kl"]["value"] < 1e-2
+    assert coded["cache_dtype"] == "q8_0"
+    assert coded["base_perplexity"] == same["base_perplexity"]
+
+
 def test_what_against_may_be(tmp_path):
     (tmp_path / "model").touch()
     for name in ("default", "hf:a/b/c.gguf", "pkg:a==1", "no/such.gguf", tmp_path / "model"):

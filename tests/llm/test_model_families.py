@@ -77,6 +77,44 @@ def test_a_cache_of_f16_stays_close(name, device, family_path):
 
 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
+@pytest.mark.parametrize("name", ["llama_quantised", "qwen2", "qwen3", "gemma3", "gemma3_defaults"])
+@pytest.mark.parametrize(("dtype", "bound"), [("bf16", 2e-3), ("q8_0", 2e-3)])
+def test_a_smaller_cache_costs_what_its_rounding_costs(dtype, bound, name, device, family_path):
+    """And all plans, which write and read it in other portions, mean the same cache."""
+    ids, _ = golden(name)
+    with (
+        load(family_path(name), device, cache_dtype=dtype) as small,
+        load(family_path(name), device) as wide,
+    ):
+        want, got = wide.logits(ids), small.logits(ids)
+        assert 1e-9 < nmse(got, want) <= bound
+        small.reset()
+        one_by_one = [small.decode(token) for token in ids]
+        assert nmse(np.stack(one_by_one), want) <= bound
+        for cut in (1, 7, 33):
+            small.reset()
+            small.prefill(ids[:cut])
+            assert nmse(small.prefill(ids[cut:]), want[-1]) <= bound
+
+
+def test_a_cache_of_q8_0_takes_half(family_path):
+    """34 bytes for 32 numbers."""
+    held = {}
+    for dtype in ("f16", "q8_0"):
+        with load(family_path("qwen3"), cache_dtype=dtype) as ours:
+            held[dtype] = ours._plans[1, "last"].memory()["reference:0"]["states"]
+    assert held["q8_0"] / held["f16"] == pytest.approx(34 / 64, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_rope_freqs"])
+def test_heads_that_are_no_whole_blocks(name, family_path):
+    with pytest.raises(
+        ModelError, match=r"cache_dtype 'q8_0': a head's keys have 16 elements, must be a multiple of 32"
+    ):
+        load(family_path(name), cache_dtype="q8_0")
+
+
+@pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("name", NAMES)
 def test_however_the_text_is_cut_the_logits_are_the_same(name, device, family_path):
     ids, _ = golden(name)

@@ -15,7 +15,7 @@ from typing import Any, Self, TextIO
 import click
 
 from jackfield_llm.generation import Generation, Stats
-from jackfield_llm.model import Model, load
+from jackfield_llm.model import CACHE_DTYPES, Model, load
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import DEFAULT, resolve
 
@@ -39,10 +39,10 @@ _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
     ),
     click.option(
         "--cache-dtype",
-        type=click.Choice(["f16", "f32"]),
+        type=click.Choice(list(CACHE_DTYPES)),
         default="f16",
         show_default=True,
-        help="Dtype of keys and values.",
+        help="Dtype of keys and values; q8_0 takes about half the memory of f16.",
     ),
     click.option(
         "-n", "--max-tokens", type=click.IntRange(min=0), help="At most so many tokens an answer. Default: all."

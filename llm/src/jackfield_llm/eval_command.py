@@ -16,7 +16,7 @@ from jackfield_llm.commands import quietly
 from jackfield_llm.comparison import compare_models, default_text, default_window
 from jackfield_llm.errors import EvaluationError
 from jackfield_llm.evaluation import Estimate, Figures
-from jackfield_llm.model import Model, load
+from jackfield_llm.model import CACHE_DTYPES, Model, load
 from jackfield_llm.progress import Bar
 from jackfield_llm.sources import resolve
 
@@ -37,6 +37,13 @@ __all__ = ["evaluate"]
 )
 @click.option("--tokens", type=click.IntRange(min=2), help="At most so many tokens of the text. Default: all.")
 @click.option("-d", "--device", metavar="SELECTION", help="Devices, such as cpu or reference. Default: the best.")
+@click.option(
+    "--cache-dtype",
+    type=click.Choice(list(CACHE_DTYPES)),
+    default="f16",
+    show_default=True,
+    help="Dtype of the keys and values of MODEL; the other's are f16.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def evaluate(
     *,
@@ -46,6 +53,7 @@ def evaluate(
     context: int | None,
     tokens: int | None,
     device: str | None,
+    cache_dtype: str,
     as_json: bool,
 ) -> None:
     """Compare a model's predictions with another's.
@@ -67,7 +75,7 @@ def evaluate(
         other = resolve(against) if _is_source(against) else None
         words = _text(text)
         window = context or default_window(source, other or source)
-        with _models(source, other, device, against, window) as (judged, base), Bar(steps=True) as bar:
+        with _models(source, other, device, against, window, cache_dtype) as (judged, base), Bar(steps=True) as bar:
             found = compare_models(
                 judged,
                 base,
@@ -79,6 +87,7 @@ def evaluate(
             names = {
                 "model": source.name,
                 "device": judged.device_names,
+                "cache_dtype": cache_dtype,
                 "against": (other or source).name,
                 "against_device": base.device_names,
                 "text": "jackfield_llm/eval_text.txt" if text is None else text,
@@ -114,11 +123,11 @@ def _text(path: str | None) -> str:
 
 @contextmanager
 def _models(
-    source: Path, other: Path | None, device: str | None, against: str, window: int
+    source: Path, other: Path | None, device: str | None, against: str, window: int, cache_dtype: str
 ) -> Iterator[tuple[Model, Model]]:
     """The model judged, and the one it is compared with."""
     with ExitStack() as open_models:
-        judged = open_models.enter_context(load(source, device, context=window))
+        judged = open_models.enter_context(load(source, device, context=window, cache_dtype=cache_dtype))
         base = load(source, against, context=window) if other is None else load(other, device, context=window)
         yield judged, open_models.enter_context(base)
 
@@ -129,7 +138,7 @@ def _document(names: dict[str, Any], found: Figures) -> str:
 
 def _table(names: dict[str, Any], found: Figures) -> str:
     rows = (
-        ("model", f"{names['model']} on {names['device']}"),
+        ("model", f"{names['model']} on {names['device']}, cache of {names['cache_dtype']}"),
         ("against", f"{names['against']} on {names['against_device']}"),
         ("text", f"{names['text']}: {found.positions} tokens predicted, {_windows(found.positions, names['window'])}"),
         ("KL divergence", f"{_said(found.kl, 6)}; 99th percentile {found.kl_99:.6f}, largest {found.kl_max:.6f}"),

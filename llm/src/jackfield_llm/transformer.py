@@ -32,12 +32,14 @@ class _Inputs:
 class Transformer:
     """Builds graphs over one file's weights.
 
-    context: columns of the cache. cache_dtype: jf.f16 or jf.f32.
+    context: columns of the cache. cache_dtype: of keys and values; a float dtype, or one of blocks `put_rows` can make.
+    Raises: ModelError for weights that do not fit the config, and for heads that are no whole blocks of the cache.
     """
 
     def __init__(self, config: Config, weights: Weights, *, context: int, cache_dtype: jf.DType) -> None:
         self.config, self.weights = config, weights
         self.context, self.cache_dtype = context, cache_dtype
+        _check_blocks(config, cache_dtype)
         shape = weights.shape("token_embd.weight")
         if len(shape) != 2:
             raise ModelError(f"tensor token_embd.weight is {list(shape)}, must be [vocabulary, width]")
@@ -150,6 +152,15 @@ class Transformer:
 
     def _post_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
         return self._norm(x, name) if self.config.post_norms else x
+
+
+def _check_blocks(config: Config, cache_dtype: jf.DType) -> None:
+    for what, size in (("keys", config.head_size), ("values", config.value_size)):
+        if size % cache_dtype.block:
+            raise ModelError(
+                f"cache_dtype {cache_dtype.name!r}: a head's {what} have {size} elements, must be a multiple of "
+                f"{cache_dtype.block}; choose a float dtype"
+            )
 
 
 def _last(x: jf.Tensor, rows: int) -> jf.Tensor:

@@ -3,85 +3,110 @@
 // pieces are merged in order, so the bits do not depend on the number of workers.
 #pragma once
 #include "attention.h"
+#include "attention_cache.h"
 
 namespace jackfield {
 namespace {
 
 constexpr int HEADS = W == 16 ? 4 : 2;  // query heads at a time: accumulators fit the registers
 
-JF_INLINE __m128 folded(vf x) {
+template <int... L>
+struct Lanes {};
 #if defined(__AVX512F__)
-    const __m256 y = _mm512_castps512_ps256(x) + _mm512_extractf32x8_ps(x, 1);
-    return _mm256_castps256_ps128(y) + _mm256_extractf128_ps(y, 1);
+typedef Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> AllLanes;
 #elif defined(__AVX2__)
-    return _mm256_castps256_ps128(x) + _mm256_extractf128_ps(x, 1);
+typedef Lanes<0, 1, 2, 3, 4, 5, 6, 7> AllLanes;
 #else
-    return x;
+typedef Lanes<0, 1, 2, 3> AllLanes;
 #endif
+
+// A step of summing two vectors over their lanes: a lane without the bit S holds a[lane] + a[lane ^ S], one with it the
+// like of b. After all bits, from the highest on, lane i holds the sum of vector i.
+template <int S, int... L>
+JF_INLINE vf halved(vf a, vf b, Lanes<L...>) {
+    return __builtin_shufflevector(a, b, ((L & S) ? L + W : L)...) +
+           __builtin_shufflevector(a, b, ((L ^ S) + ((L & S) ? W : 0))...);
+}
+template <int S>
+JF_INLINE vf halved(vf a, vf b) {
+    return halved<S>(a, b, AllLanes());
 }
 
-// Rows of one head lie far apart in a cache that is kept by token: the hardware does not see them coming.
-constexpr int64_t AHEAD = 12;
-JF_INLINE void fetch(const char* row, int64_t nbytes) {
-    for (int64_t i = 0; i < nbytes; i += 64) __builtin_prefetch(row + i);
+constexpr int GROUPS = W / 4;
+
+// The first two steps, for vectors GROUPS apart; then the rest, for what has become of vectors 0 .. GROUPS-1.
+JF_INLINE vf begin_sums(const vf* x) { return halved<W / 4>(halved<W / 2>(x[0], x[2]), halved<W / 2>(x[1], x[3])); }
+JF_INLINE vf end_sums(const vf* x) {
+    if constexpr (W == 16) return halved<1>(halved<2>(x[0], x[2]), halved<2>(x[1], x[3]));
+    if constexpr (W == 8) return halved<1>(x[0], x[1]);
+    return x[0];
 }
 
-JF_INLINE void store_sums(const vf* x, float* to) {
-    __m128 a = folded(x[0]), b = folded(x[1]), c = folded(x[2]), d = folded(x[3]);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, (a + b) + (c + d));
-}
-
-// One query position: its heads lie `q_step` floats apart, padded with zeros to whole vectors.
-template <DType D, int N>
-JF_INLINE void dots(const float* q, int64_t q_step, const char* k, int64_t row, int64_t dk, int64_t n, float* z,
-                    int64_t z_step) {
+// z[h][i] = q[h] . k[i] for W rows from `row` on, in groups of four, so that their sums are made together. Heads lie
+// `q_step` floats apart, padded with zeros to whole vectors.
+template <class Keys, int N>
+JF_INLINE void dots_of_vector(const float* q, int64_t q_step, Keys k, int64_t dk, int64_t row, float* z,
+                              int64_t z_step) {
     const int64_t full = dk / W * W;
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
+    vf sums[N][GROUPS];
+    for (int64_t g = 0; g < GROUPS; g++) {
         vf acc[N][4] = {};
-        const char* at = k + i * row;
-        for (int c = 0; c < 4; c++) fetch(at + (c + AHEAD) * row, dk * bytes_of<D>);
-        for (int64_t d = 0; d < full; d += W) {
-            vf keys[4];
-            for (int c = 0; c < 4; c++) keys[c] = load<D>(at + c * row + d * bytes_of<D>);
-            for (int h = 0; h < N; h++) {
-                const vf v = load<F32>((const char*)(q + h * q_step + d));
-                for (int c = 0; c < 4; c++) acc[h][c] = fma(v, keys[c], acc[h][c]);
+        for (int c = 0; c < 4; c++) k.fetch(row + g + c * GROUPS, 0, dk);
+        for (int64_t d = 0; d < full; d += Keys::UNIT) {
+            const auto place = k.place(row + g, d);
+            for (int64_t e = 0; e < Keys::UNIT; e += W) {
+                vf keys[4];
+                for (int c = 0; c < 4; c++) keys[c] = place.load(c * GROUPS, e);
+                for (int h = 0; h < N; h++) {
+                    const vf v = load<F32>((const char*)(q + h * q_step + d + e));
+                    for (int c = 0; c < 4; c++) acc[h][c] = fma(v, keys[c], acc[h][c]);
+                }
             }
         }
         if (full < dk)
             for (int c = 0; c < 4; c++) {
-                const vf key = load_part<D>(at + c * row + full * bytes_of<D>, dk - full);
+                const vf key = k.part(row + g + c * GROUPS, full, dk - full);
                 for (int h = 0; h < N; h++)
                     acc[h][c] = fma(load<F32>((const char*)(q + h * q_step + full)), key, acc[h][c]);
             }
-        for (int h = 0; h < N; h++) store_sums(acc[h], z + h * z_step + i);
+        for (int h = 0; h < N; h++) sums[h][g] = begin_sums(acc[h]);
     }
-    for (; i < n; i++)
-        for (int h = 0; h < N; h++) {
-            vf acc{};
-            for (int64_t d = 0; d < dk; d += W) {
-                const char* at = k + i * row + d * bytes_of<D>;
-                const vf key = d < full ? load<D>(at) : load_part<D>(at, dk - d);
-                acc = fma(load<F32>((const char*)(q + h * q_step + d)), key, acc);
-            }
-            z[h * z_step + i] = sum(acc);
-        }
+    for (int h = 0; h < N; h++) store<F32>((char*)(z + h * z_step + row), end_sums(sums[h]));
+}
+
+// The same for one row.
+template <class Keys, int N>
+JF_INLINE void dots_of_one(const float* q, int64_t q_step, Keys k, int64_t dk, int64_t row, float* z, int64_t z_step) {
+    const int64_t full = dk / W * W;
+    for (int h = 0; h < N; h++) {
+        const float* const one = q + h * q_step;
+        vf acc{};
+        for (int64_t d = 0; d < full; d += W)
+            acc = fma(load<F32>((const char*)(one + d)), k.place(row, d).load(0, 0), acc);
+        if (full < dk) acc = fma(load<F32>((const char*)(one + full)), k.part(row, full, dk - full), acc);
+        z[h * z_step + row] = sum(acc);
+    }
+}
+
+template <class Keys, int N>
+JF_INLINE void dots(const float* q, int64_t q_step, Keys k, int64_t dk, int64_t n, float* z, int64_t z_step) {
+    if (n < W) {
+        for (int64_t i = 0; i < n; i++) dots_of_one<Keys, N>(q, q_step, k, dk, i, z, z_step);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += W)  // at the end some of them once more: the bits are the same
+        dots_of_vector<Keys, N>(q, q_step, k, dk, i + W <= n ? i : n - W, z, z_step);
 }
 
 // sums[h] = sum over n rows of weight * value, for `B` vectors of columns from d on. part: elements of the last vector.
-template <DType D, int N, int B, bool CHECKED>
-JF_INLINE void weigh(const float* p, int64_t p_step, const char* v, int64_t row, int64_t n, int64_t part, float* sums,
+template <class Values, int N, int B, bool CHECKED>
+JF_INLINE void weigh(const float* p, int64_t p_step, Values v, int64_t d, int64_t n, int64_t part, float* sums,
                      int64_t step) {
     vf acc[N][B] = {};
     for (int64_t i = 0; i < n; i++) {
         vf values[B];
-        fetch(v + (i + AHEAD) * row, B * W * bytes_of<D>);
-        for (int b = 0; b < B; b++) {
-            const char* at = v + i * row + b * W * bytes_of<D>;
-            values[b] = part == W ? load<D>(at) : load_part<D>(at, part);
-        }
+        v.fetch(i, d, B * W);
+        for (int b = 0; b < B; b++) values[b] = part == W ? v.place(i, d + b * W).load(0, 0) : v.part(i, d, part);
         for (int h = 0; h < N; h++) {
             const float one = p[h * p_step + i];
             if (CHECKED && not_kept(one)) continue;
@@ -89,17 +114,14 @@ JF_INLINE void weigh(const float* p, int64_t p_step, const char* v, int64_t row,
         }
     }
     for (int h = 0; h < N; h++)
-        for (int b = 0; b < B; b++) store<F32>((char*)(sums + h * step + b * W), acc[h][b]);
+        for (int b = 0; b < B; b++) store<F32>((char*)(sums + h * step + d + b * W), acc[h][b]);
 }
 
-template <DType D, int N, bool CHECKED>
-JF_INLINE void weigh_all(const float* p, int64_t p_step, const char* v, int64_t row, int64_t n, int64_t dv, float* sums,
-                         int64_t step) {
+template <class Values, int N, bool CHECKED>
+JF_INLINE void weigh_all(const float* p, int64_t p_step, Values v, int64_t dv, int64_t n, float* sums, int64_t step) {
     int64_t d = 0;
-    for (; d + 4 * W <= dv; d += 4 * W)
-        weigh<D, N, 4, CHECKED>(p, p_step, v + d * bytes_of<D>, row, n, W, sums + d, step);
-    for (; d < dv; d += W)
-        weigh<D, N, 1, CHECKED>(p, p_step, v + d * bytes_of<D>, row, n, dv - d < W ? dv - d : W, sums + d, step);
+    for (; d + 4 * W <= dv; d += 4 * W) weigh<Values, N, 4, CHECKED>(p, p_step, v, d, n, W, sums, step);
+    for (; d < dv; d += W) weigh<Values, N, 1, CHECKED>(p, p_step, v, d, n, dv - d < W ? dv - d : W, sums, step);
 }
 
 // A part of one head: what a piece of columns adds.
@@ -120,7 +142,11 @@ struct Rows {
         v_step = rounded(x.DV, W);
     }
 
-    int64_t own_floats() const { return rounded(x.share * (q_step + piece), 16); }
+    // Work memory of one worker, in floats: queries, logits, scales of the keys, scales of the values.
+    int64_t own_floats() const {
+        return rounded(x.share * (q_step + piece) + scales_of(s.in[K_]) + scales_of(s.in[V_]), 16);
+    }
+    int64_t scales_of(const View& rows) const { return rows.dtype == Q8_0 ? rows.last() / 32 * piece : 0; }
     int64_t parts() const { return x.S * x.groups * x.T * most_pieces * x.share; }
     int64_t nbytes(int32_t workers) const { return (own_floats() * workers + parts() * (v_step + 2)) * 4; }
 
@@ -130,6 +156,20 @@ struct Rows {
     };
     Unit unit(int64_t u) const { return {u / x.T / x.groups, u / x.T % x.groups, u % x.T}; }
     int64_t pieces(Range r) const { return (r.count() + piece - 1) / piece; }
+
+    // Neighbouring rows of K and V of one head.
+    struct Piece {
+        const char *keys, *values;
+        int64_t low, rows;
+    };
+    // The i-th piece of a unit that sees these columns; it may be empty.
+    Piece piece_of(Unit u, Range r, int64_t i) const {
+        const View &k = s.in[K_], &v = s.in[V_];
+        const int64_t low = r.low + i * piece, rest = r.high - low;
+        return {k.data + u.stream * k.stride[0] + u.group * k.stride[1] + low * k.stride[2],
+                v.data + u.stream * v.stride[0] + u.group * v.stride[1] + low * v.stride[2], low,
+                rest < piece ? rest : piece};
+    }
 
     void run(const Team& team) const {
         float* const own = (float*)team.scratch + own_floats() * team.index;
@@ -147,8 +187,11 @@ struct Rows {
             if (from < to) load_queries(unit(u), own);
             for (int64_t i = from; i < to; i++) {
                 const int64_t at = (u * most_pieces + i) * x.share;
-                const int64_t low = r.low + i * piece, count = r.high - low < piece ? r.high - low : piece;
-                make_piece(unit(u), low, count, own, sums + at * v_step, parts_ + at);
+                const bool more = i + 1 < n, last = first + i + 1 == mine.end || (!more && u + 1 == units);
+                const Piece next = last   ? Piece{nullptr, nullptr, 0, 0}
+                                   : more ? piece_of(unit(u), r, i + 1)
+                                          : piece_of(unit(u + 1), range_of(u + 1), 0);
+                make_piece(unit(u), piece_of(unit(u), r, i), next, own, sums + at * v_step, parts_ + at);
             }
             first += n;
         }
@@ -175,56 +218,63 @@ struct Rows {
         }
     }
 
-    void make_piece(Unit u, int64_t low, int64_t n, float* own, float* sums, Part* parts) const {
+    // next: what this worker goes on with; it is asked for while the first heads are worked on.
+    void make_piece(Unit u, Piece p, Piece next, float* own, float* sums, Part* parts) const {
         const View &k = s.in[K_], &v = s.in[V_];
-        const char* keys = k.data + u.stream * k.stride[0] + u.group * k.stride[1] + low * k.stride[2];
-        const char* values = v.data + u.stream * v.stride[0] + u.group * v.stride[1] + low * v.stride[2];
-        float* const z = own + x.share * q_step;
-        for (int64_t j = 0; j < x.share; j += HEADS) {
-            const int heads = int(x.share - j < HEADS ? x.share - j : HEADS);
-            by_dtype(k.dtype, heads, own + j * q_step, keys, n, z + j * piece);
-        }
-        for (int64_t j = 0; j < x.share; j++) parts[j] = weights(u, u.group * x.share + j, low, n, z + j * piece);
-        for (int64_t j = 0; j < x.share; j += HEADS) {
-            const int heads = int(x.share - j < HEADS ? x.share - j : HEADS);
-            weigh_by_dtype(v.dtype, heads, z + j * piece, values, n, sums + j * v_step);
-        }
+        float *const z = own + x.share * q_step, *const k_scales = z + x.share * piece;
+        float* const v_scales = k_scales + scales_of(k);
+        if (k.dtype == Q8_0) read_scales(p.keys, k.stride[2], p.rows, x.DK / 32, k_scales, piece);
+        if (v.dtype == Q8_0) read_scales(p.values, v.stride[2], p.rows, x.DV / 32, v_scales, piece);
+        for (int64_t j = 0; j < x.share; j += HEADS)
+            with_rows(k, p.keys, k_scales, {next.keys, j ? 0 : next.rows},
+                      [&](auto rows) { dots_of(rows, j, own, p.rows, z); });
+        for (int64_t j = 0; j < x.share; j++)
+            parts[j] = weights(u, u.group * x.share + j, p.low, p.rows, z + j * piece);
+        for (int64_t j = 0; j < x.share; j += HEADS)
+            with_rows(v, p.values, v_scales, {next.values, j ? 0 : next.rows},
+                      [&](auto rows) { weigh_of(rows, j, z, p.rows, sums); });
     }
 
-    template <int N>
-    void by_dtype_n(DType d, const float* q, const char* keys, int64_t n, float* z) const {
-        const int64_t row = s.in[K_].stride[2];
-        if (d == F16) return dots<F16, N>(q, q_step, keys, row, x.DK, n, z, piece);
-        if (d == F32) return dots<F32, N>(q, q_step, keys, row, x.DK, n, z, piece);
-        dots<BF16, N>(q, q_step, keys, row, x.DK, n, z, piece);
+    // f(rows of K or V from `data` on): the one switch over their dtypes.
+    template <class F>
+    JF_INLINE void with_rows(const View& view, const char* data, const float* scales, Following following, F f) const {
+        const int64_t step = view.stride[2];
+        if (view.dtype == F16) return f(FloatRows<F16>{data, step, following});
+        if (view.dtype == F32) return f(FloatRows<F32>{data, step, following});
+        if (view.dtype == BF16) return f(FloatRows<BF16>{data, step, following});
+        f(QuantRows{data, step, scales, piece, following});
     }
-    void by_dtype(DType d, int heads, const float* q, const char* keys, int64_t n, float* z) const {
+
+    // Heads j .. j+HEADS-1 of a unit, as far as there are so many.
+    template <class Keys>
+    JF_INLINE void dots_of(Keys k, int64_t j, const float* queries, int64_t n, float* logits) const {
+        const float* const q = queries + j * q_step;
+        float* const z = logits + j * piece;
+        const int64_t heads = x.share - j;
         if constexpr (HEADS == 4) {
-            if (heads == 4) return by_dtype_n<4>(d, q, keys, n, z);
-            if (heads == 3) return by_dtype_n<3>(d, q, keys, n, z);
+            if (heads >= 4) return dots<Keys, 4>(q, q_step, k, x.DK, n, z, piece);
+            if (heads == 3) return dots<Keys, 3>(q, q_step, k, x.DK, n, z, piece);
         }
-        if (heads == 2) return by_dtype_n<2>(d, q, keys, n, z);
-        by_dtype_n<1>(d, q, keys, n, z);
+        if (heads >= 2) return dots<Keys, 2>(q, q_step, k, x.DK, n, z, piece);
+        dots<Keys, 1>(q, q_step, k, x.DK, n, z, piece);
     }
 
-    template <int N, bool CHECKED>
-    void weigh_n(DType d, const float* p, const char* values, int64_t n, float* sums) const {
-        const int64_t row = s.in[V_].stride[2];
-        if (d == F16) return weigh_all<F16, N, CHECKED>(p, piece, values, row, n, x.DV, sums, v_step);
-        if (d == F32) return weigh_all<F32, N, CHECKED>(p, piece, values, row, n, x.DV, sums, v_step);
-        weigh_all<BF16, N, CHECKED>(p, piece, values, row, n, x.DV, sums, v_step);
-    }
-    void weigh_by_dtype(DType d, int heads, const float* p, const char* values, int64_t n, float* sums) const {
+    template <class Values>
+    JF_INLINE void weigh_of(Values v, int64_t j, const float* weights, int64_t n, float* all) const {
+        const float* const p = weights + j * piece;
+        float* const sums = all + j * v_step;
+        const int64_t heads = x.share - j;
         if (s.in[MASK_]) {  // columns may be shut for one head only
-            for (int h = 0; h < heads; h++) weigh_n<1, true>(d, p + h * piece, values, n, sums + h * v_step);
+            for (int64_t h = 0; h < heads && h < HEADS; h++)
+                weigh_all<Values, 1, true>(p + h * piece, piece, v, x.DV, n, sums + h * v_step, v_step);
             return;
         }
         if constexpr (HEADS == 4) {
-            if (heads == 4) return weigh_n<4, false>(d, p, values, n, sums);
-            if (heads == 3) return weigh_n<3, false>(d, p, values, n, sums);
+            if (heads >= 4) return weigh_all<Values, 4, false>(p, piece, v, x.DV, n, sums, v_step);
+            if (heads == 3) return weigh_all<Values, 3, false>(p, piece, v, x.DV, n, sums, v_step);
         }
-        if (heads == 2) return weigh_n<2, false>(d, p, values, n, sums);
-        weigh_n<1, false>(d, p, values, n, sums);
+        if (heads >= 2) return weigh_all<Values, 2, false>(p, piece, v, x.DV, n, sums, v_step);
+        weigh_all<Values, 1, false>(p, piece, v, x.DV, n, sums, v_step);
     }
 
     // Logits become weights relative to their maximum, in place.

@@ -3,6 +3,7 @@
 #pragma once
 #include "blocks.h"
 #include "encode_super.h"
+#include "quantise.h"
 #include "simd.h"
 #include "views.h"
 
@@ -109,6 +110,25 @@ JF_INLINE bool encode_any(DType to, const float* x, uint8_t* block) {
     return FITTED & bit(to) ? encode_super(to, x, block) : encode_coded(to, x, block);
 }
 
+// Blocks of q8_0, at most a piece of them: the core's bytes. The number of the first that could not be coded, or -1.
+JF_INLINE int64_t encode_quants(const float* x, uint8_t* out, int64_t blocks) {
+    static_assert(PIECE / 32 <= SCALED, "scales of a piece are found together");
+    alignas(64) float factors[SCALED], scales[SCALED];
+    find_scales<false>(x, blocks, factors, scales);
+    int64_t bad = -1;
+    for (int64_t b = 0; b < blocks; b++, x += 32, out += 34) {
+        const bool fits = scales[b] < 65520;  // NaN does not
+        const auto low = round_half<false>(x, factors[b]), high = round_half<false>(x + 16, factors[b]);
+        write_half(out, scales[b]);
+        memcpy(out + 2, &low, 16);
+        memcpy(out + 18, &high, 16);
+        if (fits) continue;
+        memset(out, 0, 34);
+        if (bad < 0) bad = b;
+    }
+    return bad;
+}
+
 // The number of the first block that could not be coded, or -1.
 JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
     if (to == F32) {
@@ -119,6 +139,8 @@ JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
         narrow_as<BF16>(x, out, n);
     } else if (is_int(to)) {
         for (int64_t i = 0; i < n; i++) write_int(to, out + i * block_nbytes(to), whole(x[i]));
+    } else if (to == Q8_0) {
+        return encode_quants(x, (uint8_t*)out, n / 32);
     } else {
         int64_t bad = -1;
         for (int64_t b = 0; b < n / block_length(to); b++) {
