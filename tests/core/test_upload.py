@@ -20,7 +20,7 @@ from jackfield.errors import DeviceError, GraphError
 from jackfield.packing import Constant
 from jackfield.upload import Held, fill
 
-MANY = 1 << 23  # bytes that are worth threads, whatever their number
+MANY = 1 << 23  # bytes that are worth threads
 HANG = 60  # seconds
 
 
@@ -158,16 +158,27 @@ def test_the_first_damaged_one_is_named_whichever_thread_finds_it(damaged, block
     assert done == places[: min(damaged)]
 
 
-def test_what_a_device_raises_in_a_thread_is_contained_and_ends_the_rest():
+def test_what_a_device_raises_in_a_thread_is_contained_and_ends_the_rest(monkeypatch):
+    ended = threading.Event()
+
+    class Watched(upload.ThreadPoolExecutor):
+        def shutdown(self, wait=True, **options):
+            super().shutdown(wait=False, **options)
+            ended.set()
+            super().shutdown(wait=wait)
+
     class Full(Host):
         def write(self, buffer, offset, data):
+            if offset:  # those beside the first wait until nothing new can begin
+                assert ended.wait(HANG)
             raise ValueError("no")
 
+    monkeypatch.setattr(upload, "ThreadPoolExecutor", Watched)
     device = Full()
-    _, places = placed(device, [constant(np.zeros(MANY // 4, np.uint8)) for _ in range(64)])
+    _, places = placed(device, [constant(np.zeros(MANY // 4, np.uint8)) for _ in range(16)])
     with pytest.raises(DeviceError, match="host:0: write raised ValueError: no"):
         list(fill(device, places))
-    assert sum("data" in c.value.tensor.source.asked for c, _ in places) < 64
+    assert sum("data" in c.value.tensor.source.asked for c, _ in places) <= 5  # the first, and one a thread
     assert not [t for t in threading.enumerate() if t.name.startswith("jackfield-upload")]
 
 

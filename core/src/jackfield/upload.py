@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, local
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from .spec import Spec
 __all__ = ["Held", "check_scales", "fill", "plain_bytes", "release", "source_of", "tensor_of"]
 
 _WORTH_THREADS = 1 << 22  # bytes; below that starting threads costs more than they save
+_SMALL_ROOM = 1 << 20  # bytes
 _MOST_THREADS = 8  # a few saturate the memory, and each holds one packed constant
 
 
@@ -42,15 +44,16 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tu
     Raises: GraphError for a damaged one, what the device raises; those not begun are left.
     """
     threads = min(_cores(), _MOST_THREADS, len(places))
+    rooms = _Rooms()
     if threads < 2 or sum(held.nbytes for _, held in places) < _WORTH_THREADS:
         for constant, held in places:
-            _fill(device, held, constant, nullcontext())
+            _fill(device, held, constant, rooms, nullcontext())
             yield constant, held
         return
     writing = nullcontext() if "host_visible" in device.target.features else Lock()
     workers = ThreadPoolExecutor(threads, "jackfield-upload")
     try:
-        tasks = [workers.submit(_fill, device, held, constant, writing) for constant, held in places]
+        tasks = [workers.submit(_fill, device, held, constant, rooms, writing) for constant, held in places]
         for place, task in zip(places, tasks, strict=True):
             task.result()
             yield place
@@ -58,18 +61,38 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tu
         workers.shutdown(cancel_futures=True)
 
 
+class _Rooms(local):
+    """Memory for the packed form of one constant, one a thread: fresh memory for each would cost its clearing.
+
+    A mapping of its own, since a C library keeps what threads give back to it.
+    """
+
+    room: mmap.mmap | None = None
+
+    def of(self, nbytes: int) -> memoryview:
+        """The last one again, unless it is too small, or large enough to matter and twice what is needed."""
+        held = 0 if self.room is None else len(self.room)
+        if held < nbytes or held > max(2 * nbytes, _SMALL_ROOM):
+            self.room = None  # first give back, then take
+            private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+            self.room = mmap.mmap(-1, nbytes, **private)
+        return memoryview(b"" if self.room is None else self.room)[:nbytes]
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _fill(device: Device, held: Held, constant: Constant, writing: AbstractContextManager[object]) -> None:
+def _fill(
+    device: Device, held: Held, constant: Constant, rooms: _Rooms, writing: AbstractContextManager[object]
+) -> None:
     """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
     source = source_of(constant)
     check_scales(tensor_of(constant))
     data = plain_bytes(tensor_of(constant), constant.value.window)
     if constant.packing is not None:
-        packed = np.empty(held.nbytes, np.uint8).data
         with contained(device.name, f"packing {constant.packing.name}"):
+            packed = rooms.of(held.nbytes)
             constant.packing.pack(data, packed)
         source.release()
         data = packed

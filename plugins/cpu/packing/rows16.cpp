@@ -127,10 +127,10 @@ void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, i
 void pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     if (is_block(dtype))
         return with_weight(dtype, [&](auto type) { pack_blocks<type.dtype>(from, stride, rows, length, to); });
-    const int64_t size = block_nbytes(dtype);
-    if (rows == GROUP && size == 4) return pack_floats<uint32_t>(from, stride, length, to);
-    if (rows == GROUP && size == 2) return pack_floats<uint16_t>(from, stride, length, to);
-    memset(to, 0, size_t(group_nbytes(dtype, length)));
+    const int64_t size = block_nbytes(dtype), filled = rows == GROUP ? length * GROUP * size : 0;
+    memset(to + filled, 0, size_t(group_nbytes(dtype, length) - filled));
+    if (filled && size == 4) return pack_floats<uint32_t>(from, stride, length, to);
+    if (filled && size == 2) return pack_floats<uint16_t>(from, stride, length, to);
     for (int64_t k = 0; k < length; k++)
         for (int64_t r = 0; r < rows; r++)
             memcpy(to + (k * GROUP + r) * size, from + r * stride + k * size, size_t(size));
