@@ -20,7 +20,8 @@ from jackfield.errors import DeviceError, GraphError
 from jackfield.packing import Constant
 from jackfield.upload import Held, fill
 
-MANY = 1 << 23  # bytes that are worth threads
+MANY = 1 << 22  # bytes that are worth threads
+LARGE = 1 << 23  # bytes of a constant that comes alone
 HANG = 60  # seconds
 
 
@@ -126,6 +127,41 @@ def test_several_are_packed_at_once():
     assert threading.current_thread() not in device.writers
 
 
+def test_a_large_one_comes_alone():
+    """A plain and a packed copy of it are in memory meanwhile."""
+    inside, most = 0, 0
+
+    def look():
+        nonlocal inside, most
+        with device.lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.01)
+        with device.lock:
+            inside -= 1
+
+    device = Host()
+    raws = [np.full(LARGE, n, np.uint8) for n in range(3)]
+    buffer, places = placed(device, [constant(raw, packing=turned(LARGE, look)) for raw in raws])
+    assert list(fill(device, places)) == places
+    assert most == 1
+    assert buffer.bytes.tobytes() == b"".join(bytes([255 - n]) * LARGE for n in range(3))
+
+
+@settings(max_examples=10, deadline=None)
+@given(block=st.integers(0, (1 << 18) - 1), later=st.integers(0, (1 << 18) - 1))
+def test_damage_in_a_large_one_is_named_by_its_first_block(block, later):
+    """Several threads look at a part each."""
+    raw = np.zeros((1 << 18, 34), np.uint8)
+    assert raw.nbytes > LARGE
+    raw[[block, later], 1] = 0xFC
+    device = Host()
+    small = [constant(np.zeros(34, np.uint8), "q8_0")]
+    _, places = placed(device, [constant(raw.reshape(-1), "q8_0"), *small])
+    with pytest.raises(GraphError, match=rf"'w' .* block {min(block, later)} of row 0 has a scale"):
+        list(fill(device, places))
+
+
 def test_a_few_bytes_are_not_worth_a_thread():
     device = Host()
     _, places = placed(device, [constant(np.zeros(1000, np.uint8)) for _ in range(5)])
@@ -135,7 +171,7 @@ def test_a_few_bytes_are_not_worth_a_thread():
 
 def test_a_device_with_memory_of_its_own_is_written_to_by_one_at_a_time():
     device = Host(visible=False)
-    _, places = placed(device, [constant(np.zeros(MANY // 16, np.uint8)) for _ in range(32)])
+    _, places = placed(device, [constant(np.zeros(MANY // 8, np.uint8)) for _ in range(32)])
     assert len(list(fill(device, places))) == 32
     assert device.most == 1
     assert len(device.writers) > 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import takewhile
 from threading import Lock, local
 
 import numpy as np
@@ -22,6 +23,8 @@ from .spec import Spec
 __all__ = ["Held", "check_scales", "fill", "plain_bytes", "release", "source_of", "tensor_of"]
 
 _WORTH_THREADS = 1 << 22  # bytes; below that starting threads costs more than they save
+_LARGE = 1 << 23  # bytes of a constant
+_LOOK = 1 << 21  # bytes of one that a thread looks at in one go
 _SMALL_ROOM = 1 << 20  # bytes
 _MOST_THREADS = 8  # a few saturate the memory, and each holds one packed constant
 
@@ -40,25 +43,36 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tu
     """Bring each constant to its place; yields them in their order, each as soon as it and those before are there.
 
     Several threads do it, since much of the work (looking, packing, copying) is one thread's; but a device that is not
-    the host's own memory is written to by one at a time.
+    the host's own memory is written to by one at a time, and large constants come one by one: there would be a plain
+    and a packed copy of each in memory.
     Raises: GraphError for a damaged one, what the device raises; those not begun are left.
     """
     threads = min(_cores(), _MOST_THREADS, len(places))
-    rooms = _Rooms()
     if threads < 2 or sum(held.nbytes for _, held in places) < _WORTH_THREADS:
-        for constant, held in places:
-            _fill(device, held, constant, rooms, nullcontext())
-            yield constant, held
+        yield from _in_order(device, places, None)
         return
+    rooms = _Rooms()
     writing = nullcontext() if "host_visible" in device.target.features else Lock()
     workers = ThreadPoolExecutor(threads, "jackfield-upload")
     try:
-        tasks = [workers.submit(_fill, device, held, constant, rooms, writing) for constant, held in places]
-        for place, task in zip(places, tasks, strict=True):
+        large = sum(1 for _ in takewhile(lambda place: place[1].nbytes >= _LARGE, places))
+        yield from _in_order(device, places[:large], workers)
+        rest = places[large:]
+        tasks = [workers.submit(_fill, device, held, constant, rooms, writing) for constant, held in rest]
+        for place, task in zip(rest, tasks, strict=True):
             task.result()
             yield place
     finally:
         workers.shutdown(cancel_futures=True)
+
+
+def _in_order(
+    device: Device, places: Sequence[tuple[Constant, Held]], workers: Executor | None
+) -> Iterator[tuple[Constant, Held]]:
+    rooms = _Rooms()
+    for constant, held in places:
+        _fill(device, held, constant, rooms, nullcontext(), workers)
+        yield constant, held
 
 
 class _Rooms(local):
@@ -84,11 +98,16 @@ def _cores() -> int:
 
 
 def _fill(
-    device: Device, held: Held, constant: Constant, rooms: _Rooms, writing: AbstractContextManager[object]
+    device: Device,
+    held: Held,
+    constant: Constant,
+    rooms: _Rooms,
+    writing: AbstractContextManager[object],
+    workers: Executor | None = None,
 ) -> None:
     """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
     source = source_of(constant)
-    check_scales(tensor_of(constant))
+    check_scales(tensor_of(constant), workers)
     data = plain_bytes(tensor_of(constant), constant.value.window)
     if constant.packing is not None:
         with contained(device.name, f"packing {constant.packing.name}"):
@@ -119,13 +138,20 @@ def release(constants: Iterable[Constant]) -> None:
         source_of(constant).release()
 
 
-def check_scales(tensor: Tensor) -> None:
-    """Raises: GraphError for a weight with a block whose scale is inf, NaN or reserved: a result would be NaN."""
+def check_scales(tensor: Tensor, workers: Executor | None = None) -> None:
+    """Raises: GraphError for a weight with a block whose scale is inf, NaN or reserved: a result would be NaN.
+
+    workers: look at a part each; None: the caller looks alone.
+    """
     assert tensor.source is not None
     dtype = tensor.spec.dtype
     if not dtype.is_block or not tensor.spec.nbytes:
         return
-    bad = dtype.first_bad_block(np.frombuffer(source_bytes(tensor.source, tensor.spec), np.uint8))
+    raw = np.frombuffer(source_bytes(tensor.source, tensor.spec), np.uint8)
+    step = raw.nbytes if workers is None else _LOOK // dtype.block_nbytes * dtype.block_nbytes
+    parts = [raw[start : start + step] for start in range(0, raw.nbytes, step)]
+    found = (map if workers is None else workers.map)(dtype.first_bad_block, parts)
+    bad = next((n * (step // dtype.block_nbytes) + at for n, at in enumerate(found) if at is not None), None)
     if bad is not None:
         row, block = divmod(bad, tensor.spec.units[-1])
         raise GraphError(

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 namespace jackfield {
 
 constexpr size_t ALIGNMENT = 64, OWN_MAPPING = size_t(1) << 20, HUGE = size_t(2) << 20, SMALL_PAGE = 4096;
+constexpr size_t SHARE = size_t(2) << 20;       // of a long write, for one worker
 constexpr size_t LONG_WRITE = size_t(1) << 16;  // shorter ones come alone or at the end of many
 constexpr size_t AHEAD = 8;                     // huge pages made together with the one that is needed
 
@@ -41,8 +43,18 @@ Memory::Memory(size_t nbytes, std::shared_ptr<Pool> makers) : nbytes_(nbytes) {
 }
 
 void Memory::write(size_t offset, const void* from, size_t nbytes) {
+    char* to = data_ + offset;
+    const char* source = static_cast<const char*>(from);
     if (makers_ && nbytes) make_pages(offset, nbytes);
-    std::memcpy(data_ + offset, from, nbytes);
+    if (!makers_ || nbytes < 2 * SHARE || makers_->forked()) {
+        std::memcpy(to, source, nbytes);
+        return;
+    }
+    std::atomic<size_t> next{0};
+    makers_->run(makers_->size(), [&](int) {
+        for (size_t at = next.fetch_add(SHARE); at < nbytes; at = next.fetch_add(SHARE))
+            std::memcpy(to + at, source + at, std::min(SHARE, nbytes - at));
+    });
 }
 
 // The system clears a page where it is first touched: half the time of filling fresh memory. All workers do that, each
