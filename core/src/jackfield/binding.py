@@ -14,7 +14,8 @@ from .errors import DeviceError
 from .graph import Tensor
 from .hosting import HostType, bytes_of
 from .partition import Copy, Item, Ref, Run, Value
-from .store import Arenas, Store, plain_bytes
+from .store import Arenas, Store
+from .upload import plain_bytes
 
 __all__ = ["Binder", "Input", "Output", "arenas_for"]
 

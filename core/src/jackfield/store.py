@@ -18,13 +18,14 @@ import numpy as np
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
 from .containment import contained
-from .errors import Busy, DeviceLost, ForkedError, GraphError, OutOfMemory, PlanError
-from .graph import ArraySource, Source, Tensor, source_bytes
+from .errors import Busy, DeviceLost, ForkedError, OutOfMemory, PlanError
+from .graph import ArraySource, Source, Tensor
 from .memory import Life, pack
 from .packing import Constant, Key
 from .spec import Spec
+from .upload import Held, check_scales, fill, plain_bytes, release, source_of, tensor_of
 
-__all__ = ["Arenas", "Held", "StateMemory", "Store", "check_room", "identity", "plain_bytes"]
+__all__ = ["Arenas", "StateMemory", "Store", "check_room", "identity"]
 
 log = logging.getLogger("jackfield")
 
@@ -44,16 +45,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A constant on a device. borrowed: host memory used in place."""
-
-    buffer: Buffer
-    offset: int
-    nbytes: int
-    borrowed: bool = False
 
 
 @dataclass(eq=False)
@@ -187,16 +178,14 @@ class Store:
             max_buffer=device.target.limits.max_buffer,
         )
         buffers = self._allocate(device, arena.chunks or (0,), Usage.CONSTANT) if rest else []
-        small = True
-        for constant, (chunk, offset) in zip(rest, arena.places, strict=True):
-            if small and constant.nbytes >= _WORTH_BORROWING:
-                small = False
-                _release(rest)
-            held = Held(buffers[chunk], offset, constant.nbytes)
-            _fill(device, held, constant)
-            known.setdefault(constant.key, {})[constant.layout] = held
-            self._keep(constant)
-        _release(rest)
+        places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, arena.places, strict=True)]
+        small = sum(c.nbytes < _WORTH_BORROWING for c in rest)
+        for part in (places[:small], places[small:]):
+            for constant, held in fill(device, part):
+                known.setdefault(constant.key, {})[constant.layout] = held
+                self._keep(constant)
+            if part:
+                release(rest)
 
     def _borrow(self, device: Device, constant: Constant, known: dict[Key, dict[str, Held]]) -> bool:
         value = constant.value
@@ -204,8 +193,8 @@ class Store:
             return False
         if type(device).borrow is Device.borrow:
             return False
-        _check_scales(_tensor(constant))
-        data = plain_bytes(_tensor(constant))
+        check_scales(tensor_of(constant))
+        data = plain_bytes(tensor_of(constant))
         with contained(device.name, "borrow"):
             buffer = device.borrow(data)
         if buffer is None:
@@ -217,7 +206,7 @@ class Store:
         return True
 
     def _keep(self, constant: Constant) -> None:
-        source = _source(constant)
+        source = source_of(constant)
         kept = source.array if isinstance(source, ArraySource) else source
         self._sources[id(kept)] = kept
 
@@ -333,68 +322,6 @@ def _is_zero(state: StateMemory) -> bool:
         if part.any():
             return False
     return True
-
-
-def _tensor(constant: Constant) -> Tensor:
-    assert constant.value.tensor is not None
-    return constant.value.tensor
-
-
-def _source(constant: Constant) -> Source:
-    source = _tensor(constant).source
-    assert source is not None
-    return source
-
-
-def _release(constants: Iterable[Constant]) -> None:
-    """Once more, for all: reading one tensor of a file brings back pages of its neighbours."""
-    for constant in constants:
-        _source(constant).release()
-
-
-def _fill(device: Device, held: Held, constant: Constant) -> None:
-    """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
-    source = _source(constant)
-    _check_scales(_tensor(constant))
-    data = plain_bytes(_tensor(constant), constant.value.window)
-    if constant.packing is not None:
-        packed = np.empty(held.nbytes, np.uint8).data
-        with contained(device.name, f"packing {constant.packing.name}"):
-            constant.packing.pack(data, packed)
-        source.release()
-        data = packed
-    if held.nbytes:
-        with contained(device.name, "write"):
-            device.write(held.buffer, held.offset, data)
-    source.release()
-
-
-def _check_scales(tensor: Tensor) -> None:
-    """Raises: GraphError for a weight with a block whose scale is inf, NaN or reserved: a result would be NaN."""
-    assert tensor.source is not None
-    dtype = tensor.spec.dtype
-    if not dtype.is_block or not tensor.spec.nbytes:
-        return
-    bad = dtype.first_bad_block(np.frombuffer(source_bytes(tensor.source, tensor.spec), np.uint8))
-    if bad is not None:
-        row, block = divmod(bad, tensor.spec.units[-1])
-        raise GraphError(
-            f"constant {tensor.name!r} is {tensor.spec}: block {block} of row {row} has a scale that is no finite "
-            "number; the data is damaged, get or convert the file again"
-        )
-
-
-def plain_bytes(tensor: Tensor, window: tuple[int, Spec] | None = None) -> memoryview:
-    """A constant's bytes, dense; window: of a strided view of it, copied."""
-    assert tensor.source is not None
-    data = source_bytes(tensor.source, tensor.spec)
-    if window is None:
-        return data
-    offset, spec = window
-    raw = np.frombuffer(data, np.uint8)[offset:]
-    item = spec.dtype.block_nbytes
-    view = np.lib.stride_tricks.as_strided(raw, (*spec.units, item), (*spec.byte_strides, 1), writeable=False)
-    return np.ascontiguousarray(view).reshape(-1).data
 
 
 def identity(source: Source) -> Key:

@@ -9,6 +9,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 
@@ -187,6 +189,9 @@ py::list packings(const py::tuple& constant) {
 
 using PackPart = void (*)(const View&, const char*, char*, int64_t, int64_t);
 
+constexpr int64_t WORKERS_SHARE = 1 << 20;  // bytes that are worth waking a worker for
+constexpr int64_t CHUNKS_EACH = 4;          // so that a worker that is held up leaves its rest to the others
+
 void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& from, const py::buffer& to,
                int64_t from_nbytes, int64_t to_nbytes) {
     const py::buffer_info source = from.request(), target = to.request(true);
@@ -196,9 +201,14 @@ void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& fr
                               std::to_string(from_nbytes) + " to " + std::to_string(to_nbytes));
     const char* in = static_cast<const char*>(source.ptr);
     char* out = static_cast<char*>(target.ptr);
-    const int64_t parts = pool.size();
+    const int64_t team = std::min(int64_t(pool.size()), from_nbytes / WORKERS_SHARE);
     py::gil_scoped_release released;
-    pool.run(int(parts), [&](int index) { part(view, in, out, index, parts); });
+    if (team < 2) return part(view, in, out, 0, 1);  // on the caller's thread, of which there may be several
+    std::atomic<int64_t> next{0};
+    const int64_t parts = team * CHUNKS_EACH;
+    pool.run(int(team), [&](int) {
+        for (int64_t i = next++; i < parts; i = next++) part(view, in, out, i, parts);
+    });
 }
 
 int64_t plain_nbytes(const View& view, int64_t block, int64_t block_nbytes) {
@@ -230,15 +240,6 @@ void check_range(const Memory& memory, int64_t offset, py::ssize_t nbytes) {
                               " of a buffer of " + std::to_string(memory.nbytes()));
 }
 
-void copy_bytes(void* to, const void* from, py::ssize_t nbytes) {
-    if (nbytes < LONG_COPY) {
-        std::memcpy(to, from, size_t(nbytes));
-        return;
-    }
-    py::gil_scoped_release released;
-    std::memcpy(to, from, size_t(nbytes));
-}
-
 struct Contiguous {  // the bytes of a buffer object, without pybind11's allocations
     Py_buffer info;
     Contiguous(const py::handle& object, bool writable) {
@@ -251,13 +252,21 @@ struct Contiguous {  // the bytes of a buffer object, without pybind11's allocat
 void write(Memory& memory, int64_t offset, const py::handle& data) {
     const Contiguous from(data, false);
     check_range(memory, offset, from.info.len);
-    copy_bytes(memory.data() + offset, from.info.buf, from.info.len);
+    if (from.info.len < LONG_COPY && !memory.makes_pages())
+        return memory.write(size_t(offset), from.info.buf, size_t(from.info.len));
+    py::gil_scoped_release released;
+    memory.write(size_t(offset), from.info.buf, size_t(from.info.len));
 }
 
 void read(Memory& memory, int64_t offset, const py::handle& out) {
     const Contiguous to(out, true);
     check_range(memory, offset, to.info.len);
-    copy_bytes(to.info.buf, memory.data() + offset, to.info.len);
+    if (to.info.len < LONG_COPY) {
+        std::memcpy(to.info.buf, memory.data() + offset, size_t(to.info.len));
+        return;
+    }
+    py::gil_scoped_release released;
+    std::memcpy(to.info.buf, memory.data() + offset, size_t(to.info.len));
 }
 
 std::unique_ptr<Memory> borrow(const py::handle& data) {
@@ -317,7 +326,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
         .def_property_readonly("size", &Pool::size)
         .def_property_readonly("forked", &Pool::forked);
     py::class_<Memory>(m, "Memory")
-        .def(py::init<size_t, bool>())
+        .def(py::init<size_t, std::shared_ptr<Pool>>())
         .def_property_readonly("address",
                                [](const Memory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
         .def_property_readonly("nbytes", &Memory::nbytes)

@@ -22,6 +22,7 @@ Bad = NDArray[np.bool_]
 
 # Blocks are coded a piece at a time, so that the working set stays in a core's cache and temporaries stay small.
 _PIECE = 1 << 16  # elements
+_LOOK = 1 << 14  # blocks whose scales are looked at together
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def f16_at(*offsets: int) -> Callable[[U8], Bad]:
     def bad(blocks: U8) -> Bad:
         found = np.zeros(len(blocks), bool)
         for at in offsets:
-            found |= (blocks[:, at + 1] & 0x7C) == 0x7C  # all exponent bits of an f16 set: inf or NaN
+            upper = np.ascontiguousarray(blocks[:, at + 1])
+            upper &= 0x7C
+            found |= upper == 0x7C  # all exponent bits of an f16 set: inf or NaN
         return found
 
     return bad
@@ -142,8 +145,12 @@ class DType:
         """Number of the first block with a scale that is not finite, counted over raw u8 (..., row bytes); or None."""
         if self.codec is None:
             return None
-        bad = self.codec.bad(raw.reshape(-1, self.block_nbytes))
-        return int(bad.argmax()) if bad.any() else None
+        blocks = raw.reshape(-1, self.block_nbytes)
+        for start in range(0, len(blocks), _LOOK):
+            bad = self.codec.bad(blocks[start : start + _LOOK])
+            if bad.any():
+                return start + int(bad.argmax())
+        return None
 
 
 # Filled by the table of dtypes; pickles hold the name only.

@@ -55,7 +55,7 @@ class CpuDevice(Device):
     def alloc(self, nbytes: int, usage: Usage) -> _native.Memory:
         self._must_be_here()
         try:
-            return _native.Memory(nbytes, usage is Usage.CONSTANT)
+            return _native.Memory(nbytes, self.pool if usage is Usage.CONSTANT else None)
         except (MemoryError, OverflowError):
             raise OutOfMemory(f"{self.name}: no {nbytes} bytes of host memory for {usage.value}") from None
 

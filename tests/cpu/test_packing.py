@@ -1,0 +1,314 @@
+"""The packed layout rows16, and how packed constants come to lie in memory: its bytes by numpy, pages by Linux."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jackfield as jf
+from jackfield import ops
+from jackfield.backend import Spec, Step
+from jackfield.dtypes import DTYPES
+from jackfield.errors import GraphError
+from jackfield_cpu import CpuBackend, _native
+
+GROUP = 16
+HUGE = 2 << 20
+WAKES = 1 << 20  # plain bytes that are worth a worker
+
+# Where the parts of a plain block go, after the table of the layout: (first byte, bytes, bytes a lane), scales before
+# quants. What is turned round on the way is in `TURNS`.
+QUARTER = 4
+LAYOUT = {
+    "q4_0": [(0, 2, 2), (2, 16, QUARTER)],
+    "iq4_nl": [(0, 2, 2), (2, 16, QUARTER)],
+    "q4_1": [(0, 2, 2), (2, 2, 2), (4, 16, QUARTER)],
+    "q5_0": [(0, 2, 2), (2, 20, QUARTER)],
+    "q5_1": [(0, 2, 2), (2, 2, 2), (4, 20, QUARTER)],
+    "q8_0": [(0, 2, 2), (2, 32, QUARTER)],
+    "q4_K": [(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 128, QUARTER)],
+    "q5_K": [(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 160, QUARTER)],
+    "q6_K": [(208, 2, 2), (192, 16, 1), (0, 192, QUARTER)],
+    "mxfp4": [(0, 1, 1), (1, 16, QUARTER)],
+    "f32": [(0, 4, QUARTER)],
+    "f16": [(0, 2, 2)],
+    "bf16": [(0, 2, 2)],
+}
+FLOATS = ("f32", "f16", "bf16")
+PACKED = sorted(
+    name for name, dtype in DTYPES.items() if name in FLOATS or (dtype.is_block and not dtype.is_activation)
+)
+
+
+def turned_scales(raw):
+    """Twelve bytes of six-bit scales and minima: lower halves of pairs, then the upper two bits of four at a time."""
+    low, high = raw[:, 0:4].astype(int), raw[:, 4:8].astype(int)
+    last = raw[:, 8:12].astype(int)
+    scale = np.concatenate([low & 63, (last & 15) | low >> 6 << 4], 1)
+    least = np.concatenate([high & 63, last >> 4 | high >> 6 << 4], 1)
+    upper = [scale[:, :4] >> 4, least[:, :4] >> 4, scale[:, 4:] >> 4, least[:, 4:] >> 4]
+    fourth = sum(part << 2 * i for i, part in enumerate(upper))
+    return np.concatenate([(scale & 15) | (least & 15) << 4, fourth], 1).astype(np.uint8)
+
+
+def turned_bits(raw):
+    """Four bytes with a bit an element, as a matrix of eight rows of four elements, transposed."""
+    bits = np.unpackbits(raw, axis=1, bitorder="little").reshape(-1, 8, 4)
+    return np.packbits(bits.transpose(0, 2, 1).reshape(-1, 32), axis=1, bitorder="little")
+
+
+TURNS = {
+    "q5_0": (2, 4, turned_bits),
+    "q5_1": (4, 4, turned_bits),
+    "q8_0": (2, 32, lambda raw: raw ^ 0x80),
+    "q4_K": (4, 12, turned_scales),
+    "q5_K": (4, 12, turned_scales),
+}
+
+
+def by_hand(name, raw):
+    """Packed bytes of plain blocks u8 (rows, blocks, block_nbytes), rows whole groups."""
+    rows, blocks, size = raw.shape
+    flat = raw.reshape(-1, size).copy()
+    if name in TURNS:
+        at, length, turn = TURNS[name]
+        flat[:, at : at + length] = turn(flat[:, at : at + length])
+    groups = flat.reshape(rows // GROUP, GROUP, blocks, size).transpose(0, 2, 1, 3)  # group, block, row, byte
+    scales, quants = [], []
+    for at, length, chunk in LAYOUT[name]:
+        part = groups[..., at : at + length].reshape(*groups.shape[:3], length // chunk, chunk)
+        lanes = part.transpose(0, 1, 3, 2, 4).reshape(rows // GROUP, blocks, -1)
+        (quants if chunk == QUARTER or name in FLOATS else scales).append(lanes)
+    parts = [np.concatenate(p, 2).reshape(rows // GROUP, -1) for p in (scales, quants) if p]
+    if len(parts) == 2:
+        parts.insert(1, np.zeros((rows // GROUP, -parts[0].shape[1] % 64), np.uint8))
+    return np.concatenate(parts, 1).reshape(-1)
+
+
+@cache
+def backend():
+    return CpuBackend()
+
+
+def packing_of(dtype, shape):
+    spec = Spec(DTYPES[dtype], shape, role="constant")
+    made = backend().pack(spec, [Step("linear", (None, spec), spec)], backend().targets()[0])
+    assert made is not None
+    return spec, made
+
+
+def packed(made, raw):
+    out = np.full(made.nbytes, 0xAA, np.uint8)  # what is left over shows
+    made.pack(np.ascontiguousarray(raw).reshape(-1).data, out.data)
+    return out
+
+
+def random_bytes(shape, seed):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUT))
+@settings(max_examples=15, deadline=None)
+@given(groups=st.integers(1, 5), blocks=st.integers(1, 9), seed=st.integers(0, 999))
+def test_the_layout_is_the_one_written_down(name, groups, blocks, seed):
+    dtype = DTYPES[name]
+    blocks *= 8 if name in FLOATS else 1  # whole vectors, and a rest of them
+    raw = random_bytes((groups * GROUP, blocks, dtype.block_nbytes), seed)
+    _, made = packing_of(name, (groups * GROUP, blocks * dtype.block))
+    np.testing.assert_array_equal(packed(made, raw), by_hand(name, raw))
+
+
+@pytest.mark.parametrize("name", PACKED)
+@settings(max_examples=15, deadline=None)
+@given(rows=st.integers(1, 70), blocks=st.integers(1, 9), matrices=st.integers(1, 3), seed=st.integers(0, 999))
+def test_what_is_packed_comes_back_bit_for_bit(name, rows, blocks, matrices, seed):
+    dtype = DTYPES[name]
+    blocks *= 7 if name in FLOATS else 1
+    raw = random_bytes((matrices, rows, blocks, dtype.block_nbytes), seed)
+    _, made = packing_of(name, (matrices, rows, blocks * dtype.block))
+    image, back = packed(made, raw), np.full(raw.nbytes, 0xAA, np.uint8)
+    made.unpack(image.data, back.data)
+    np.testing.assert_array_equal(back, raw.reshape(-1))
+    # Rows that fill up a group are zeros, or what stands for zero.
+    whole = np.zeros((matrices, -(-rows // GROUP) * GROUP, blocks, dtype.block_nbytes), np.uint8)
+    whole[:, :rows] = raw
+    _, filled = packing_of(name, (matrices, whole.shape[1], blocks * dtype.block))
+    np.testing.assert_array_equal(image, packed(filled, whole))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1000, 4099])
+def test_workers_that_share_a_constant_make_the_same_bytes(threads, rows, monkeypatch):
+    dtype = DTYPES["q4_1"]
+    raw = random_bytes((rows, 72, dtype.block_nbytes), rows)
+    assert raw.nbytes > WAKES  # and 4099 rows are worth five workers
+    monkeypatch.setenv("JACKFIELD_CPU_THREADS", str(threads))
+    spec = Spec(dtype, (rows, 72 * 32), role="constant")
+    made = CpuBackend().pack(spec, [Step("linear", (None, spec), spec)], backend().targets()[0])
+    whole = np.zeros((-(-rows // GROUP) * GROUP, *raw.shape[1:]), np.uint8)
+    whole[:rows] = raw
+    for _ in range(3):
+        np.testing.assert_array_equal(packed(made, raw), by_hand("q4_1", whole))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 3 * HUGE // 2), min_size=1, max_size=24),
+    threads=st.integers(1, 4),
+    workers=st.integers(1, 4),
+    seed=st.integers(0, 999),
+)
+def test_threads_that_fill_one_memory_do_not_spoil_each_others_bytes(sizes, threads, workers, seed):
+    """Pages are made as data comes: no page may be made over what lies in it already."""
+    ends = np.cumsum(sizes).tolist()
+    memory = _native.Memory(ends[-1] + 5 * HUGE, _native.Pool(workers))
+    parts = [random_bytes(n, seed + i) for i, n in enumerate(sizes)]
+    order = np.random.default_rng(seed).permutation(len(sizes)).tolist()
+
+    def work(mine):
+        for i in mine:
+            memory.write(ends[i] - sizes[i], parts[i].data)
+
+    running = [threading.Thread(target=work, args=(order[n::threads],)) for n in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    out = np.full(memory.nbytes, 0xAA, np.uint8)
+    memory.read(0, out.data)
+    np.testing.assert_array_equal(out[: ends[-1]], np.concatenate(parts))
+    assert not out[ends[-1] :].any()
+
+
+def test_writes_outside_a_memory_are_refused():
+    memory = _native.Memory(HUGE, _native.Pool(2))
+    for offset, nbytes in ((-1, 1), (HUGE, 1), (HUGE - 1, 2), (0, HUGE + 1)):
+        with pytest.raises(ValueError, match="of a buffer of 2097152"):
+            memory.write(offset, bytes(nbytes))
+    memory.write(HUGE, b"")
+    memory.free()
+    with pytest.raises(ValueError, match="buffer of 0"):
+        memory.write(0, b"a")
+
+
+def huge_pages(address):
+    """Bytes of huge pages in the mapping that holds this address; None where Linux does not tell, or gives none."""
+    wish = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not wish.exists() or "[never]" in wish.read_text():
+        return None
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if not head.endswith(":"):
+            first, end = (int(part, 16) for part in head.split("-"))
+            inside = first <= address < end
+        elif inside and head == "AnonHugePages:":
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_many_small_constants_lie_in_huge_pages_together():
+    """Each is far smaller than a page; the Session puts all of a device into one block."""
+    x = jf.input("x", (1, 576))
+    weights = [
+        jf.constant(np.random.default_rng(n).standard_normal((192, 576), np.float32), name=f"w{n}") for n in range(40)
+    ]
+    total = sum(w.spec.nbytes for w in weights)
+    assert weights[0].spec.nbytes < HUGE / 4 < 8 * HUGE < total
+    plan = jf.compile(tuple(ops.linear(x, w) for w in weights), device="cpu")
+    held = [h for layouts in plan.session._store.constants["cpu:0"].values() for h in layouts.values()]
+    assert {id(h.buffer) for h in held} == {id(held[0].buffer)}
+    found = huge_pages(held[0].buffer.address)
+    if found is None:
+        pytest.skip("no huge pages on this system")
+    assert found >= total // HUGE * HUGE
+    ones = np.ones((1, 576), np.float32)
+    for got, w in zip(plan(x=ones), weights, strict=True):
+        np.testing.assert_allclose(got, ones @ w.source.array.T, rtol=2e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize("block", [0, 17, 1 << 15, (1 << 16) - 1])
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_a_damaged_block_is_named_wherever_it_stands(block, threads, monkeypatch):
+    monkeypatch.setenv("JACKFIELD_CPU_THREADS", threads)
+    dtype, shape = DTYPES["q4_1"], (1 << 10, 1 << 11)
+    good = np.zeros((1 << 16, dtype.block_nbytes), np.uint8)
+    bad = good.copy()
+    bad[block, 3] = 0xFC  # the minimum is -inf
+    x = jf.input("x", (1, 1 << 11))
+    weights = [jf.constant(File(dtype, shape, raw), name=f"w{n}") for n, raw in enumerate([good] * 5 + [bad] + [good])]
+    row, place = divmod(block, 64)
+    with jf.Session("cpu") as session:
+        with pytest.raises(GraphError, match=rf"'w5' .* block {place} of row {row} has a scale that is no finite"):
+            session.compile(tuple(ops.linear(x, w) for w in weights))
+        plan = session.compile(tuple(ops.linear(x, w) for w in weights[:5]))  # the Session goes on
+        assert not any(y.any() for y in plan(x=np.ones((1, 1 << 11), np.float32)))
+
+
+class File:
+    """A source of plain bytes that lie in memory."""
+
+    def __init__(self, dtype, shape, raw):
+        self.dtype, self.shape, self.data = dtype, shape, memoryview(raw.reshape(-1))
+
+    def release(self):
+        pass
+
+
+def run_python(code):
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of a part of a run")
+def test_the_file_behind_packed_weights_does_not_stay_in_memory(tmp_path):
+    """96 MB of weights cost their packed size and little more, at the worst moment too; the file can be read again."""
+    text = run_python(
+        f"""
+        import resource, sys
+        import gguf, numpy as np
+        import jackfield as jf
+        from jackfield import ops
+
+        path, count = {str(tmp_path / "w.gguf")!r}, 24
+        writer = gguf.GGUFWriter(path, "none")
+        rng = np.random.default_rng(0)
+        raws = [rng.integers(0, 256, (1024, 128, 34), np.uint8) for _ in range(count)]
+        for n, raw in enumerate(raws):
+            raw[:, :, 1] = 0x20  # a small scale
+            writer.add_tensor(f"w{{n}}", raw.reshape(1024, -1), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        writer.write_header_to_file(); writer.write_kv_data_to_file(); writer.write_tensors_to_file(); writer.close()
+        sums = [int(raw.sum()) for raw in raws]
+        del raws, writer
+
+        def status(name):
+            return int(open("/proc/self/status").read().split(name + ":")[1].split()[0]) / 1024
+
+        jf.Session("cpu").close()
+        open("/proc/self/clear_refs", "w").write("5")  # the peak starts here
+        before, files = status("VmHWM"), status("RssFile")
+        file = jf.gguf.open(path)
+        x = jf.input("x", (1, 4096))
+        weights = [jf.constant(file.tensors[f"w{{n}}"], name=f"w{{n}}") for n in range(count)]
+        plan = jf.compile(tuple(ops.linear(x, w) for w in weights), device="cpu")
+        print(before, status("VmHWM"), files, status("RssFile"), sum(w.spec.nbytes for w in weights) / 2**20)
+        again = [int(np.frombuffer(file.tensors[f"w{{n}}"].data, np.uint8).sum()) for n in range(count)]
+        print(again == sums, all(np.isfinite(y).all() for y in plan(x=np.ones((1, 4096), np.float32))))
+        """
+    )
+    figures, right = text.splitlines()
+    before, peak, files_before, files, weights = map(float, figures.split())
+    assert weights > 90
+    assert files - files_before < 4
+    assert peak - before < weights + 48  # up to eight threads with one weight of 4.3 MB each
+    assert right == "True True"
