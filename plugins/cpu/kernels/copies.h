@@ -83,6 +83,10 @@ inline void fill_line(const char* from, char* to, int64_t n) {
 
 template <int SIZE>
 inline void copy_lines(const Loop& rows, const Loop& line, const char* from, char* to, int64_t m, int64_t n) {
+    if (n < m && n < 16) {  // short lines: along the rows
+        for (int64_t i = 0; i < n; i++) copy_line<SIZE>(from + i * line.from, rows.from, to + i * line.to, rows.to, m);
+        return;
+    }
     for (int64_t r = 0; r < m; r++, from += rows.from, to += rows.to) {
         if (line.to == SIZE && line.from == 0)
             fill_line<SIZE>(from, to, n);
@@ -144,8 +148,7 @@ inline void copy_pieces(const Paths& p, const Team& team) {
     for (int64_t i = part.begin; i < part.end; i++) {
         const int64_t r = walk.at[2] * m, c = walk.at[1] * n, mm = rows.n - r < m ? rows.n - r : m,
                       nn = line.n - c < n ? line.n - c : n;
-        const char* from =
-            p.from + at0 * outer.from + walk.at[0] * inner.from + r * rows.from + c * line.from;
+        const char* from = p.from + at0 * outer.from + walk.at[0] * inner.from + r * rows.from + c * line.from;
         char* to = p.to + at0 * outer.to + walk.at[0] * inner.to + r * rows.to + c * line.to;
         if (!fits)
             copy_units(rows, line, p.unit, from, to, mm, nn);
@@ -172,7 +175,8 @@ inline void copy_view(const View& from, const View& to, const Team& team) {
         const Paths p(from, to);
         if (p.count) return copy_pieces(p, team);
     }
-    const Share part = share_lines(from.rows() * (from.last() / block_length(from.dtype)) * block_nbytes(from.dtype), team);
+    const Share part =
+        share_lines(from.rows() * (from.last() / block_length(from.dtype)) * block_nbytes(from.dtype), team);
     if (from.data != to.data && part.begin < part.end)
         memcpy(to.data + part.begin, from.data + part.begin, size_t(part.end - part.begin));
 }

@@ -24,14 +24,14 @@ JF_INLINE vb zip_high(vb a, vb b);
 #else
 #define JF_ZIP(half, bits) return (vb)_mm_unpack##half##_epi##bits((__m128i)a, (__m128i)b);
 #endif
-#define JF_ZIPS(size, bits, ...)            \
-    template <>                             \
-    JF_INLINE vb zip_low<size>(vb a, vb b) { \
-        JF_ZIP(lo, bits)                    \
-    }                                       \
-    template <>                             \
+#define JF_ZIPS(size, bits, ...)              \
+    template <>                               \
+    JF_INLINE vb zip_low<size>(vb a, vb b) {  \
+        JF_ZIP(lo, bits)                      \
+    }                                         \
+    template <>                               \
     JF_INLINE vb zip_high<size>(vb a, vb b) { \
-        JF_ZIP(hi, bits)                    \
+        JF_ZIP(hi, bits)                      \
     }
 JF_ZIPS(1, 8)
 JF_ZIPS(2, 16)
@@ -39,16 +39,16 @@ JF_ZIPS(4, 32)
 JF_ZIPS(8, 64)
 #undef JF_ZIP
 #else  // vectors of 16 bytes
-#define JF_ZIPS(size, type, low, high)                                       \
-    template <>                                                              \
-    JF_INLINE vb zip_low<size>(vb a, vb b) {                                 \
-        typedef type v __attribute__((vector_size(16)));                     \
-        return (vb)__builtin_shufflevector((v)a, (v)b, JF_LIST low);         \
-    }                                                                        \
-    template <>                                                              \
-    JF_INLINE vb zip_high<size>(vb a, vb b) {                                \
-        typedef type v __attribute__((vector_size(16)));                     \
-        return (vb)__builtin_shufflevector((v)a, (v)b, JF_LIST high);        \
+#define JF_ZIPS(size, type, low, high)                                \
+    template <>                                                       \
+    JF_INLINE vb zip_low<size>(vb a, vb b) {                          \
+        typedef type v __attribute__((vector_size(16)));              \
+        return (vb)__builtin_shufflevector((v)a, (v)b, JF_LIST low);  \
+    }                                                                 \
+    template <>                                                       \
+    JF_INLINE vb zip_high<size>(vb a, vb b) {                         \
+        typedef type v __attribute__((vector_size(16)));              \
+        return (vb)__builtin_shufflevector((v)a, (v)b, JF_LIST high); \
     }
 #define JF_LIST(...) __VA_ARGS__
 JF_ZIPS(1, uint8_t, (0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
@@ -119,10 +119,12 @@ JF_INLINE void copy_short(char* to, const char* from, int64_t n) {
 template <int SIZE>
 JF_INLINE void copy_line(const char* from, int64_t fs, char* to, int64_t ts, int64_t n) {
     if (fs == SIZE && ts == SIZE) return copy_short(to, from, n * SIZE);
-    for (; n > 0; n--, from += fs, to += ts) {
-        memcpy(to, from, SIZE);
+    for (; n >= 4; n -= 4, from += 4 * fs, to += 4 * ts) {
         __asm__("" : "+r"(from));  // no gathering by vectors, which is slower and begins with many questions
+        memcpy(to, from, SIZE), memcpy(to + ts, from + fs, SIZE);
+        memcpy(to + 2 * ts, from + 2 * fs, SIZE), memcpy(to + 3 * ts, from + 3 * fs, SIZE);
     }
+    for (; n > 0; n--, from += fs, to += ts) memcpy(to, from, SIZE);
 }
 
 template <int SIZE>
