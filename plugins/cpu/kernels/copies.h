@@ -55,8 +55,8 @@ struct Paths {
     }
     // All lines of the target can be written whole.
     JF_INLINE bool whole_lines() const {
-        if (loop[3].to != unit || uintptr_t(to) % LINE) return false;
-        return loop[0].to % LINE == 0 && loop[1].to % LINE == 0 && loop[2].to % LINE == 0;
+        if (loop[3].to != unit || uintptr_t(to) % CACHE_LINE) return false;
+        return loop[0].to % CACHE_LINE == 0 && loop[1].to % CACHE_LINE == 0 && loop[2].to % CACHE_LINE == 0;
     }
 };
 
@@ -74,10 +74,10 @@ JF_INLINE void copy_run(char* to, const char* from, int64_t n) {
 
 template <int SIZE>
 inline void fill_line(const char* from, char* to, int64_t n) {
-    char piece[LINE];
-    for (int i = 0; i < LINE; i += SIZE) memcpy(piece + i, from, SIZE);
+    char piece[CACHE_LINE];
+    for (int i = 0; i < CACHE_LINE; i += SIZE) memcpy(piece + i, from, SIZE);
     int64_t i = 0;
-    for (; i + LINE <= n * SIZE; i += LINE) memcpy(to + i, piece, LINE);
+    for (; i + CACHE_LINE <= n * SIZE; i += CACHE_LINE) memcpy(to + i, piece, CACHE_LINE);
     for (; i < n * SIZE; i += SIZE) memcpy(to + i, from, SIZE);
 }
 
@@ -108,7 +108,7 @@ inline void copy_units(const Loop& rows, const Loop& line, int64_t unit, const c
             const int64_t down = lines ? r : i, across = lines ? i : r;
             const char* run = from + down * rows.from + across * line.from;
             if (ahead && i + 8 < count)
-                for (int64_t k = 0; k < unit; k += LINE) __builtin_prefetch(run + ahead + k);
+                for (int64_t k = 0; k < unit; k += CACHE_LINE) __builtin_prefetch(run + ahead + k);
             copy_run(to + down * rows.to + across * line.to, run, unit);
         }
 }
@@ -129,13 +129,13 @@ JF_INLINE void copy_piece(const Loop& rows, const Loop& line, bool turned, bool 
 inline void copy_pieces(const Paths& p, const Team& team) {
     const int axis = p.source_axis();
     const bool fits = p.unit <= 16 && (p.unit & (p.unit - 1)) == 0;
-    const bool turned = fits && axis != 3 && p.loop[3].n * p.unit >= LINE;
+    const bool turned = fits && axis != 3 && p.loop[3].n * p.unit >= CACHE_LINE;
     const int64_t bytes = p.unit * p.loop[0].n * p.loop[1].n * p.loop[2].n * p.loop[3].n;
     const bool past = turned && bytes >= PAST_CACHES && p.whole_lines();
     const int row = axis != 3 ? axis : 2;
     const Loop &rows = p.loop[row], &line = p.loop[3], &outer = p.loop[row == 0 ? 1 : 0],
                &inner = p.loop[row == 2 ? 1 : 2];
-    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*LINE / p.unit : 4096;
+    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit : 4096;
     const int64_t n = line.n < most ? line.n : most, room = (32 << 10) / (p.unit * n) + 1;
     const int64_t m = rows.n < room ? rows.n : room;
     const int64_t down = (rows.n + m - 1) / m, across = (line.n + n - 1) / n;

@@ -6,7 +6,7 @@
 namespace jackfield {
 namespace {
 
-constexpr int64_t LINE = 64;
+constexpr int64_t CACHE_LINE = 64;
 
 typedef uint8_t vb __attribute__((vector_size(sizeof(vf))));
 
@@ -128,7 +128,7 @@ JF_INLINE void copy_line(const char* from, int64_t fs, char* to, int64_t ts, int
 }
 
 template <int SIZE>
-constexpr int64_t SQUARE = LINE / SIZE;  // rows and columns of one
+constexpr int64_t SQUARE = CACHE_LINE / SIZE;  // rows and columns of one
 
 // The first n columns of a square of m rows become lines of m elements, os bytes apart. x: rows of a line each.
 template <int SIZE, bool PAST = false>
@@ -137,7 +137,8 @@ JF_INLINE void turn_square(const char* x, char* out, int64_t os, int64_t m, int6
     for (int64_t c = 0; c < n; c += E)
         for (int64_t g = 0; g * V < m * SIZE; g++) {
             [[maybe_unused]] vb v[E], w[E];
-            for (int j = 0; j < E; j++) v[j] = gather_lanes(x + (g * lanes * E + j) * LINE + c * SIZE, E * LINE);
+            for (int j = 0; j < E; j++)
+                v[j] = gather_lanes(x + (g * lanes * E + j) * CACHE_LINE + c * SIZE, E * CACHE_LINE);
             if constexpr (E > 1)
                 for (int step = 1; step < E; step *= 2) {  // each time the number of a row gives a bit to the column's
                     for (int j = 0; j < E / 2; j++) {
@@ -168,10 +169,11 @@ struct Turn {
 // A square, or a part of one, with any strides.
 template <int SIZE>
 inline void turn_part(const Turn& t, int64_t m, int64_t n) {
-    alignas(LINE) char x[SQUARE<SIZE> * LINE], out[SQUARE<SIZE> * LINE];
-    for (int64_t r = 0; r < m; r++) copy_line<SIZE>(t.from + r * t.from_row, t.from_column, x + r * LINE, SIZE, n);
-    turn_square<SIZE>(x, out, LINE, m, n);
-    for (int64_t c = 0; c < n; c++) copy_line<SIZE>(out + c * LINE, SIZE, t.to + c * t.to_column, t.to_row, m);
+    alignas(CACHE_LINE) char x[SQUARE<SIZE> * CACHE_LINE], out[SQUARE<SIZE> * CACHE_LINE];
+    for (int64_t r = 0; r < m; r++)
+        copy_line<SIZE>(t.from + r * t.from_row, t.from_column, x + r * CACHE_LINE, SIZE, n);
+    turn_square<SIZE>(x, out, CACHE_LINE, m, n);
+    for (int64_t c = 0; c < n; c++) copy_line<SIZE>(out + c * CACHE_LINE, SIZE, t.to + c * t.to_column, t.to_row, m);
 }
 
 // Squares side by side in the target that are made before the next columns: neighbouring lines meet soon, and the pages
@@ -183,7 +185,7 @@ constexpr int64_t ABREAST = PAST ? 2 : 4;
 template <int SIZE, bool PAST>
 inline void turn(const Turn& t, int64_t rows, int64_t columns) {
     constexpr int64_t N = SQUARE<SIZE>, width = ABREAST<PAST> * N;
-    alignas(LINE) char x[N * LINE];
+    alignas(CACHE_LINE) char x[N * CACHE_LINE];
     const bool lines = t.from_column == SIZE && t.to_row == SIZE;
     for (int64_t first = 0; first < rows; first += width) {
         const int64_t end = rows - first < width ? rows : first + width;
@@ -202,15 +204,15 @@ inline void turn(const Turn& t, int64_t rows, int64_t columns) {
                 for (int64_t i = 0; i < N; i++) {
                     const char* line = from + i * t.from_row;
                     if (n == N)
-                        memcpy(x + i * LINE, line, LINE);
+                        memcpy(x + i * CACHE_LINE, line, CACHE_LINE);
                     else
-                        copy_short(x + i * LINE, line, n * SIZE);
+                        copy_short(x + i * CACHE_LINE, line, n * SIZE);
                     if (more) __builtin_prefetch(line + ahead);
                 }
                 if (!PAST && more) {
                     const int64_t next = across ? N * SIZE : N * t.to_column - (r - first) * SIZE;
                     for (int64_t j = 0; j < n; j++) {  // a line that is not whole here reaches into a second one
-                        __builtin_prefetch(to + next + j * t.to_column + LINE - 1, 1);
+                        __builtin_prefetch(to + next + j * t.to_column + CACHE_LINE - 1, 1);
                         if (!across) __builtin_prefetch(to + next + j * t.to_column, 1);
                     }
                 }
