@@ -56,17 +56,46 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     half = np.zeros(x.shape, np.float16)
     yield Kernel("add", ops.add, {"a": x, "b": x.copy()}, {}, 2 * nbytes, nbytes)
     yield Kernel("multiply by a row", ops.multiply, {"a": x, "b": x[0].copy()}, {}, nbytes, nbytes)
+    yield Kernel("multiply by a column", ops.multiply, {"a": x, "b": x[:, :1].copy()}, {}, nbytes, nbytes)
     yield Kernel("rms_norm", ops.rms_norm, {"x": x}, {"eps": 1e-5}, nbytes, nbytes)
     yield Kernel("norm", ops.norm, {"x": x}, {"eps": 1e-5}, nbytes, nbytes)
-    rope = {"mode": "normal", "n_dims": 64}
-    yield Kernel("rope", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
-    yield Kernel("contiguous of columns", ops.contiguous, {"x": x.T}, {}, nbytes, nbytes)
+    for mode in ("normal", "neox"):
+        rope = {"mode": mode, "n_dims": 64}
+        yield Kernel(f"rope, {mode}", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
     yield Kernel("cast to f16", ops.cast, {"x": x}, {"dtype": "f16"}, nbytes, nbytes // 2)
+    yield Kernel("silu", ops.silu, {"x": x}, {}, nbytes, nbytes)
+    yield Kernel("gelu", ops.gelu, {"x": x}, {}, nbytes, nbytes)
+    yield Kernel("swiglu", ops.swiglu, {"gate": x, "up": x.copy()}, {}, 2 * nbytes, nbytes)
+    yield Kernel("softmax", ops.softmax, {"x": x}, {}, nbytes, nbytes)
+    yield from copies(nbytes, x)
     into_half: dict[str, Any] = {"target": half, "x": x, "rows": rows}
     yield Kernel("put_rows to f16", ops.put_rows, into_half, {}, nbytes, nbytes // 2)
     yield Kernel("put_rows", ops.put_rows, {"target": x.copy(), "x": x, "rows": rows}, {}, nbytes, nbytes)
-    yield Kernel("take_rows", ops.take_rows, {"x": x, "rows": rows[::-1].copy()}, {}, nbytes, nbytes)
-    yield Kernel("swiglu", ops.swiglu, {"gate": x, "up": x.copy()}, {}, 2 * nbytes, nbytes)
+    back = rows[::-1].copy()
+    yield Kernel("take_rows", ops.take_rows, {"x": x, "rows": back}, {}, nbytes, nbytes)
+    yield Kernel("take_rows of f16", ops.take_rows, {"x": half, "rows": back}, {}, nbytes // 2, nbytes)
+    yield Kernel("argmax", ops.argmax, {"x": x}, {}, nbytes, 0)
+    yield Kernel("sum of rows", ops.sum, {"x": x}, {}, nbytes, 0)
+    yield Kernel("sum of columns", ops.sum, {"x": x}, {"axis": 0}, nbytes, 0)
+
+
+def copies(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:
+    """Copies by shape of the view: all bytes are read once and written once."""
+    bytes_, rows = x.view(np.uint8).reshape(-1), len(x)
+    for dtype in ("i1", "f2", "f4", "i8"):
+        turned = bytes_.view(dtype).reshape(-1, COLUMNS).T
+        yield Kernel(f"contiguous of columns {dtype}", ops.contiguous, {"x": turned}, {}, nbytes, nbytes)
+    odd = x.reshape(-1)[: (rows - 1) * (COLUMNS - 3)].reshape(rows - 1, COLUMNS - 3).T
+    yield Kernel("contiguous, odd extents", ops.contiguous, {"x": odd}, {}, odd.nbytes, odd.nbytes)
+    heads = x.reshape(rows, COLUMNS // 64, 64)
+    for order in ((1, 0, 2), (1, 2, 0), (2, 1, 0)):
+        name = f"contiguous of heads {order[0]}{order[1]}{order[2]}"
+        yield Kernel(name, ops.contiguous, {"x": heads.transpose(order)}, {}, nbytes, nbytes)
+    sides = {"a": x[:, : COLUMNS // 2], "b": x[:, COLUMNS // 2 :]}
+    yield Kernel("concatenate", ops.concatenate, sides, {"axis": 1}, nbytes, nbytes)
+    turned_sides = {"a": x.T, "b": x.T}
+    yield Kernel("concatenate columns", ops.concatenate, turned_sides, {"axis": 1}, 2 * nbytes, 2 * nbytes)
+    yield Kernel("tile", ops.tile, {"x": x}, {"repeats": (1, 2)}, nbytes, 2 * nbytes)
 
 
 def copying(nbytes: int) -> Call:
@@ -112,7 +141,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     for found in rows:
         low = "  below the aim" if is_reference() and found["share_of_copy"] < COPIES_SHARE else ""
         print(
-            f"{found['kernel']:<22} {found['threads']:>7} {found['seconds'] * 1e6:10.0f} "
+            f"{found['kernel']:<28} {found['threads']:>7} {found['seconds'] * 1e6:10.0f} "
             f"{found['bytes_per_s'] / 1e9:8.1f} {found['copy_bytes_per_s'] / 1e9:8.1f} "
             f"{found['share_of_copy']:8.0%}{low}",
             flush=True,
@@ -135,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     backend = CpuBackend()
     target = next((t for t in backend.targets() if t.arch == chosen.level), backend.devices()[0].target)
     print(f"{cpu_name()}, level {target.arch}, {chosen.mib} MiB; the aim is {COPIES_SHARE:.0%} of copying")
-    print(f"{'kernel':<22} {'threads':>7} {'us':>10} {'GB/s':>8} {'copying':>8} {'share':>8}")
+    print(f"{'kernel':<28} {'threads':>7} {'us':>10} {'GB/s':>8} {'copying':>8} {'share':>8}")
     rows = []
     try:
         tool = chosen.roofline or roofline.build(peer_dir(chosen.dir))

@@ -14,9 +14,16 @@ bool why_not(const Step& s, Words& words) {
     return true;
 }
 
-// The first NaN, else the first of the largest.
+// Where a line's winner is known to be: one piece of it.
+struct Best {
+    float value = -__builtin_inff();
+    int64_t piece = 0;
+    bool nan = false;
+};
+
+// The largest of n elements, and whether one is NaN.
 template <DType D>
-JF_INLINE int32_t first_largest(const char* x, int64_t n) {
+JF_INLINE float look(const char* x, int64_t n, bool& nan) {
     constexpr int size = bytes_of<D>;
     vf top = splat(-__builtin_inff());
     vi bad{};
@@ -26,26 +33,34 @@ JF_INLINE int32_t first_largest(const char* x, int64_t n) {
         top = max(v, top);
         bad |= (vi)(v != v);
     }
-    float m = largest(top);
-    int32_t any = 0;
-    for (int j = 0; j < W; j++) any |= bad[j];
+    float most = largest(top);
+    nan = any(bad);
     for (; i < n; i++) {
         const float v = load_one<D>(x + i * size);
-        if (v > m) m = v;
-        any |= v != v;
+        if (v > most) most = v;
+        nan |= v != v;
     }
-    const vf wanted = splat(m);
-    int64_t at = 0;
+    return most;
+}
+
+// The first NaN, else the first of the largest. In pieces, so that only one of them is read twice.
+template <DType D>
+JF_INLINE int32_t first_largest(const char* x, int64_t n) {
+    constexpr int64_t size = bytes_of<D>, PIECE = 1024;
+    Best best;
+    for (int64_t i = 0; i < n && !best.nan; i += PIECE) {
+        const float most = look<D>(x + i * size, n - i < PIECE ? n - i : PIECE, best.nan);
+        if (best.nan || most > best.value) best.value = most, best.piece = i;
+    }
+    const vf wanted = splat(best.value);
+    int64_t at = best.piece;
     for (; at + W <= n; at += W) {  // past the vectors that do not hold it
         const vf v = load<D>(x + at * size);
-        const vi hit = any ? (vi)(v != v) : (vi)(v == wanted);
-        int32_t found = 0;
-        for (int j = 0; j < W; j++) found |= hit[j];
-        if (found) break;
+        if (any(best.nan ? (vi)(v != v) : (vi)(v == wanted))) break;
     }
     for (; at < n; at++) {
         const float v = load_one<D>(x + at * size);
-        if (any ? v != v : v == m) return int32_t(at);
+        if (best.nan ? v != v : v == best.value) return int32_t(at);
     }
     return 0;
 }

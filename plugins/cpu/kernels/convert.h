@@ -155,6 +155,10 @@ JF_INLINE int64_t narrow(DType to, const float* x, char* out, int64_t n) {
 // n elements at strides of units (blocks, or single elements). -1, or the first block of the line with a bad value.
 inline int64_t convert_line(DType from, const char* x, int64_t xs, DType to, char* out, int64_t os, int64_t n) {
     const int64_t xu = block_nbytes(from), ou = block_nbytes(to), xl = block_length(from), ol = block_length(to);
+    if (xs == xu && os == ou && from == to) {
+        memcpy(out, x, size_t(n / xl * xu));
+        return -1;
+    }
     alignas(64) char in_buffer[PIECE * 8], out_buffer[PIECE * 8];
     alignas(64) float middle[PIECE];
     int64_t bad = -1;

@@ -1,64 +1,184 @@
 // Copies of whole views: bytes only, so blocks travel like elements.
 #pragma once
 #include "blocks.h"
+#include "transpose.h"
 #include "views.h"
 
 namespace jackfield {
 namespace {
 
-template <class T>
-JF_INLINE void copy_tile(const char* x, int64_t x2, int64_t x3, char* out, int64_t o2, int64_t o3, int64_t rows,
-                         int64_t columns) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++) memcpy(out + r * o2 + c * o3, x + r * x2 + c * x3, sizeof(T));
-}
+constexpr int64_t PAST_CACHES = 8 << 20;  // bytes of a result from which on it would not stay in caches anyway
 
-// Sixteen rows of the last two axes; where the last is strided, in tiles, so that a transposed source is read in lines.
-inline void copy_rows(const char* x, const View& from, char* out, const View& to, int64_t rows, int64_t units,
-                      int64_t size) {
-    const int64_t x2 = from.stride[2], x3 = from.stride[3], o2 = to.stride[2], o3 = to.stride[3];
-    if ((x3 == size && o3 == size) || units == 1) {
-        for (int64_t r = 0; r < rows; r++) memcpy(out + r * o2, x + r * x2, size_t(units * size));
+// An axis of a copy: extent, and bytes from one index to the next.
+struct Loop {
+    int64_t n, from, to;
+};
+
+// What is to be copied, as few axes as will do: axes of one index are dropped, axes that run on as one are joined, the
+// order is that of the target, and what lies together on both sides is one unit.
+struct Paths {
+    const char* from;
+    char* to;
+    int64_t unit;  // bytes
+    int count;
+    Loop loop[RANK];  // the last `count` ones count, the others have one index
+
+    JF_INLINE Paths(const View& source, const View& target)
+        : from(source.data), to(target.data), unit(block_nbytes(source.dtype)), count(0) {
+        Loop kept[RANK];
+        for (int axis = 0; axis < RANK; axis++) {
+            const int64_t n = axis == 3 ? source.last() / block_length(source.dtype) : source.shape[axis];
+            if (n == 1) continue;
+            int at = count++;
+            for (; at > 0 && kept[at - 1].to < target.stride[axis]; at--) kept[at] = kept[at - 1];
+            kept[at] = {n, source.stride[axis], target.stride[axis]};
+        }
+        int joined = 0;
+        for (int i = 0; i < count; i++) {
+            Loop& outer = kept[joined > 0 ? joined - 1 : 0];
+            if (joined > 0 && outer.from == kept[i].n * kept[i].from && outer.to == kept[i].n * kept[i].to)
+                outer = {outer.n * kept[i].n, kept[i].from, kept[i].to};
+            else
+                kept[joined++] = kept[i];
+        }
+        if (joined > 0 && kept[joined - 1].from == unit && kept[joined - 1].to == unit) unit *= kept[--joined].n;
+        count = joined;
+        for (int i = 0; i < RANK; i++) loop[i] = i < RANK - count ? Loop{1, 0, 0} : kept[i - (RANK - count)];
+    }
+
+    // The axis that lies closest in the source, before the last one; or the last.
+    JF_INLINE int source_axis() const {
+        int best = 3;
+        for (int i = RANK - count; i < 3; i++)
+            if (loop[i].from > 0 && loop[i].from < loop[best].from && loop[i].n >= 4) best = i;
+        return best;
+    }
+    // All lines of the target can be written whole.
+    JF_INLINE bool whole_lines() const {
+        if (loop[3].to != unit || uintptr_t(to) % CACHE_LINE) return false;
+        return loop[0].to % CACHE_LINE == 0 && loop[1].to % CACHE_LINE == 0 && loop[2].to % CACHE_LINE == 0;
+    }
+};
+
+// A run of bytes that both sides have together. The last piece overlaps the one before.
+JF_INLINE void copy_run(char* to, const char* from, int64_t n) {
+    constexpr int64_t V = sizeof(vb);
+    if (n < V) return copy_short(to, from, n);
+    if (n > 1024) {
+        memcpy(to, from, size_t(n));
         return;
     }
-    for (int64_t c = 0; c < units; c += 16) {
-        const int64_t n = units - c < 16 ? units - c : 16;
-        const char* source = x + c * x3;
-        char* target = out + c * o3;
-        if (size == 4)
-            copy_tile<uint32_t>(source, x2, x3, target, o2, o3, rows, n);
-        else if (size == 2)
-            copy_tile<uint16_t>(source, x2, x3, target, o2, o3, rows, n);
-        else if (size == 8)
-            copy_tile<uint64_t>(source, x2, x3, target, o2, o3, rows, n);
+    for (int64_t i = 0; i + V < n; i += V) memcpy(to + i, from + i, V);
+    memcpy(to + n - V, from + n - V, V);
+}
+
+template <int SIZE>
+inline void fill_line(const char* from, char* to, int64_t n) {
+    char piece[CACHE_LINE];
+    for (int i = 0; i < CACHE_LINE; i += SIZE) memcpy(piece + i, from, SIZE);
+    int64_t i = 0;
+    for (; i + CACHE_LINE <= n * SIZE; i += CACHE_LINE) memcpy(to + i, piece, CACHE_LINE);
+    for (; i < n * SIZE; i += SIZE) memcpy(to + i, from, SIZE);
+}
+
+template <int SIZE>
+inline void copy_lines(const Loop& rows, const Loop& line, const char* from, char* to, int64_t m, int64_t n) {
+    if (n < m && n < 16) {  // short lines: along the rows
+        for (int64_t i = 0; i < n; i++) copy_line<SIZE>(from + i * line.from, rows.from, to + i * line.to, rows.to, m);
+        return;
+    }
+    for (int64_t r = 0; r < m; r++, from += rows.from, to += rows.to) {
+        if (line.to == SIZE && line.from == 0)
+            fill_line<SIZE>(from, to, n);
+        else if (line.to == SIZE && line.from == 2 * SIZE)  // strides that the compiler knows become shuffles
+            for (int64_t i = 0; i < n; i++) memcpy(to + i * SIZE, from + i * 2 * SIZE, SIZE);
         else
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = 0; i < n; i++)
-                    memcpy(target + r * o2 + i * o3, source + r * x2 + i * x3, size_t(size));
+            copy_line<SIZE>(from, line.from, to, line.to, n);
     }
 }
 
-// `to` has the shape of `from` and its dtype. The work is shared in groups of sixteen rows.
+// Units of any other size. Runs with gaps are not foreseen by the hardware: they are asked for.
+inline void copy_units(const Loop& rows, const Loop& line, int64_t unit, const char* from, char* to, int64_t m,
+                       int64_t n) {
+    const bool lines = line.n > 1;
+    const int64_t count = lines ? n : m, other = lines ? m : n, step = lines ? line.from : rows.from;
+    const int64_t ahead = unit <= 1024 && step > unit ? 8 * step : 0;
+    for (int64_t r = 0; r < other; r++)
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t down = lines ? r : i, across = lines ? i : r;
+            const char* run = from + down * rows.from + across * line.from;
+            if (ahead && i + 8 < count)
+                for (int64_t k = 0; k < unit; k += CACHE_LINE) __builtin_prefetch(run + ahead + k);
+            copy_run(to + down * rows.to + across * line.to, run, unit);
+        }
+}
+
+template <int SIZE>
+JF_INLINE void copy_piece(const Loop& rows, const Loop& line, bool turned, bool past, const char* from, char* to,
+                          int64_t m, int64_t n) {
+    const Turn t{from, line.from, rows.from, to, line.to, rows.to};
+    if (!turned)
+        copy_lines<SIZE>(rows, line, from, to, m, n);
+    else if (past)
+        turn<SIZE, true>(t, n, m);
+    else
+        turn<SIZE, false>(t, n, m);
+}
+
+// A copy that is more than one run, in pieces of m by n indices of two axes.
+inline void copy_pieces(const Paths& p, const Team& team) {
+    const int axis = p.source_axis();
+    const bool fits = p.unit <= 16 && (p.unit & (p.unit - 1)) == 0;
+    const bool turned = fits && axis != 3 && p.loop[3].n * p.unit >= CACHE_LINE;
+    const int64_t bytes = p.unit * p.loop[0].n * p.loop[1].n * p.loop[2].n * p.loop[3].n;
+    const bool past = turned && bytes >= PAST_CACHES && p.whole_lines();
+    const int row = axis != 3 ? axis : 2;
+    const Loop &rows = p.loop[row], &line = p.loop[3], &outer = p.loop[row == 0 ? 1 : 0],
+               &inner = p.loop[row == 2 ? 1 : 2];
+    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit : 4096;
+    const int64_t n = line.n < most ? line.n : most, room = (32 << 10) / (p.unit * n) + 1;
+    const int64_t m = rows.n < room ? rows.n : room;
+    const int64_t down = (rows.n + m - 1) / m, across = (line.n + n - 1) / n;
+    const int64_t shape[3] = {inner.n, across, down};
+    const int64_t each = inner.n * across * down;
+    const Share part = share(outer.n * each, team);
+    if (part.begin >= part.end) return;
+    int64_t at0 = part.begin / each;
+    RowWalk walk(shape, part.begin % each);
+    for (int64_t i = part.begin; i < part.end; i++) {
+        const int64_t r = walk.at[2] * m, c = walk.at[1] * n, mm = rows.n - r < m ? rows.n - r : m,
+                      nn = line.n - c < n ? line.n - c : n;
+        const char* from = p.from + at0 * outer.from + walk.at[0] * inner.from + r * rows.from + c * line.from;
+        char* to = p.to + at0 * outer.to + walk.at[0] * inner.to + r * rows.to + c * line.to;
+        if (!fits)
+            copy_units(rows, line, p.unit, from, to, mm, nn);
+        else if (p.unit == 4)
+            copy_piece<4>(rows, line, turned, past, from, to, mm, nn);
+        else if (p.unit == 2)
+            copy_piece<2>(rows, line, turned, past, from, to, mm, nn);
+        else if (p.unit == 8)
+            copy_piece<8>(rows, line, turned, past, from, to, mm, nn);
+        else if (p.unit == 1)
+            copy_piece<1>(rows, line, turned, past, from, to, mm, nn);
+        else
+            copy_piece<16>(rows, line, turned, past, from, to, mm, nn);
+        walk.next();
+        if (walk.at[0] == inner.n) walk.at[0] = 0, at0++;
+    }
+    if (past) settle();
+}
+
+// `to` has the shape of `from` and its dtype.
 inline void copy_view(const View& from, const View& to, const Team& team) {
-    const int64_t size = block_nbytes(from.dtype), units = from.last() / block_length(from.dtype);
     if (from.size() == 0) return;
-    if (dense(from) && dense(to)) {
-        const int64_t bytes = from.rows() * units * size;
-        const Share part = share_lines(bytes, team);
-        if (from.data != to.data && part.begin < part.end)
-            memcpy(to.data + part.begin, from.data + part.begin, size_t(part.end - part.begin));
-        return;
+    if (!dense(from) || !dense(to)) {
+        const Paths p(from, to);
+        if (p.count) return copy_pieces(p, team);
     }
-    const int64_t n2 = from.shape[2], groups = (n2 + 15) / 16;
-    const int64_t shape[3] = {from.shape[0], from.shape[1], groups};
-    const Share part = share(shape[0] * shape[1] * groups, team);
-    RowWalk walk(shape, part.begin);
-    for (int64_t g = part.begin; g < part.end; g++, walk.next()) {
-        const int64_t first = walk.at[2] * 16, rows = n2 - first < 16 ? n2 - first : 16;
-        const char* x = from.data + walk.at[0] * from.stride[0] + walk.at[1] * from.stride[1] + first * from.stride[2];
-        char* out = to.data + walk.at[0] * to.stride[0] + walk.at[1] * to.stride[1] + first * to.stride[2];
-        copy_rows(x, from, out, to, rows, units, size);
-    }
+    const Share part =
+        share_lines(from.rows() * (from.last() / block_length(from.dtype)) * block_nbytes(from.dtype), team);
+    if (from.data != to.data && part.begin < part.end)
+        memcpy(to.data + part.begin, from.data + part.begin, size_t(part.end - part.begin));
 }
 
 }  // namespace

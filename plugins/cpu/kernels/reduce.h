@@ -65,30 +65,43 @@ struct Reduce {
         }
     }
 
-    // Over axis 0, 1 or 2: 64 columns at a time, so that lines of x are read in order.
+    // Over axis 0, 1 or 2: some columns at a time, whose totals stay in the first cache.
     template <DType D>
     static void other(const Step& s, const Team& team, int axis) {
-        constexpr int64_t most = 64;
+        constexpr int64_t most = 512;
         const View& x = s.in[0];
         const Landing landing(s, axis);
         int64_t rest[3] = {x.shape[0], x.shape[1], x.shape[2]};
         rest[axis] = 1;
-        const Share part = share(rest[0] * rest[1] * rest[2], team);
-        RowWalk walk(rest, part.begin);
-        for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
-            const char* from = walk.row(x);
-            char* to = landing.at(s, walk.at[0], walk.at[1], walk.at[2]);
-            for (int64_t c = 0; c < x.last(); c += most) {
-                const int64_t m = x.last() - c < most ? x.last() - c : most;
-                double total[most] = {};
-                for (int64_t k = 0; k < x.shape[axis]; k++) {
-                    const char* line = from + k * x.stride[axis] + c * bytes_of<D>;
-                    for (int64_t j = 0; j < m; j++) total[j] += double(load_one<D>(line + j * bytes_of<D>));
-                }
-                for (int64_t j = 0; j < m; j++)
-                    store_one(s.out, to + (c + j) * landing.stride[3],
-                              MEAN ? total[j] / double(x.shape[axis]) : total[j]);
-            }
+        const int64_t across = (x.last() + most - 1) / most;
+        const Share part = share(rest[0] * rest[1] * rest[2] * across, team);
+        for (int64_t p = part.begin; p < part.end; p++) {
+            const RowWalk walk(rest, p / across);
+            const int64_t c = p % across * most, m = x.last() - c < most ? x.last() - c : most;
+            columns<D>(s, axis, walk.row(x) + c * bytes_of<D>,
+                       landing.at(s, walk.at[0], walk.at[1], walk.at[2]) + c * landing.stride[3], landing.stride[3], m);
+        }
+    }
+
+    // m neighbouring columns. A total's lanes are in the order of the elements.
+    template <DType D>
+    static void columns(const Step& s, int axis, const char* from, char* to, int64_t stride, int64_t m) {
+        const View& x = s.in[0];
+        WideSum total[512 / W];
+        const int64_t whole = m / W, left = m % W;
+        for (int64_t k = 0; k < x.shape[axis]; k++, from += x.stride[axis]) {
+            for (int64_t v = 0; v < whole; v++) total[v].add(load<D>(from + v * W * bytes_of<D>));
+            if (left) total[whole].add(load_part<D>(from + whole * W * bytes_of<D>, left));
+        }
+        const double n = MEAN ? double(x.shape[axis]) : 1;
+        for (int64_t c = 0; c < m; c += W, to += W * stride) {
+            double lanes[W];
+            memcpy(lanes, &total[c / W].low, sizeof lanes / 2);
+            memcpy(lanes + W / 2, &total[c / W].high, sizeof lanes / 2);
+            if (s.out.dtype == F32 && stride == 4 && m - c >= W)
+                for (int j = 0; j < W; j++) ((float*)to)[j] = float(lanes[j] / n);
+            else
+                for (int64_t j = 0; j < W && j < m - c; j++) store_one(s.out, to + j * stride, lanes[j] / n);
         }
     }
 

@@ -16,6 +16,9 @@ enum Mode : int64_t { NORMAL, NEOX, MROPE, IMROPE, VISION, UNKNOWN };
 typedef double vd __attribute__((vector_size(sizeof(vf))));
 typedef int64_t vl __attribute__((vector_size(sizeof(vf))));
 constexpr int WD = W / 2;
+typedef float vfh __attribute__((vector_size(sizeof(vf) / 2)));
+typedef uint32_t vuh __attribute__((vector_size(sizeof(vf) / 2)));
+typedef uint64_t vul __attribute__((vector_size(sizeof(vf))));
 
 bool same_text(const char* a, const char* b) {
     while (*a && *a == *b) a++, b++;
@@ -109,26 +112,40 @@ struct Yarn {
     }
 };
 
+// Powers of `step`, by vectors.
+JF_INLINE void fill_powers(const Tables& tables, double step) {
+    vd power;
+    double one = 1;
+    for (int j = 0; j < WD; j++, one *= step) power[j] = one;
+    for (int64_t i = 0; i < tables.padded; i += WD, power *= one) memcpy(tables.angle + i, &power, sizeof power);
+}
+
 void fill_angles(const Step& s, const Tables& tables, Mode mode) {
     const View& factors = s.in[2];
-    const bool yarn = s.attr[EXT_FACTOR].number != 0;
-    const Yarn ramp = yarn ? Yarn(s) : Yarn{};
+    const double scale = s.attr[SCALE].number;
+    const bool yarn = s.attr[EXT_FACTOR].number != 0, plain = mode == NORMAL || mode == NEOX;
     double step, power = 1;
     memcpy(&step, &s.note[1], 8);
+    if (plain) fill_powers(tables, step);
+    if (plain && !yarn && !factors && scale == 1) return;
+    const Yarn ramp = yarn ? Yarn(s) : Yarn{};
     int64_t exponent = 0;
-    for (int64_t i = 0; i < tables.padded; i++) {
-        if (i >= tables.pairs) {
-            tables.angle[i] = 0;
-            tables.axis[i] = 0;
-            continue;
-        }
+    for (int64_t i = 0; i < tables.pairs; i++) {
         const int64_t before = exponent;
-        place_pair(s, mode, i, tables.axis[i], exponent);
-        power = exponent == 0 ? 1 : exponent == before + 1 ? power * step : __builtin_pow(step, double(exponent));
-        const double own = power / (factors ? double(load_one<F32>(factors.data + i * factors.stride[3])) : 1.0);
+        if (plain) {
+            power = tables.angle[i];
+        } else {
+            place_pair(s, mode, i, tables.axis[i], exponent);
+            power = exponent == 0 ? 1 : exponent == before + 1 ? power * step : __builtin_pow(step, double(exponent));
+        }
+        if (factors)
+            tables.angle[i] = power / double(load_one<F32>(factors.data + i * factors.stride[3]));
+        else
+            tables.angle[i] = power;
         const double w = yarn ? ramp.kept(i) : 0;
-        tables.angle[i] = own * (s.attr[SCALE].number * (1 - w) + w);
+        tables.angle[i] *= scale * (1 - w) + w;
     }
+    for (int64_t i = tables.pairs; i < tables.padded; i++) tables.angle[i] = 0, tables.axis[i] = 0;
 }
 
 // Sine and cosine of angles in f64: whole quarter turns off in two parts (exact below 2^20 turns), then Taylor's series
@@ -174,17 +191,16 @@ void fill_token(const Step& s, const Tables& tables, int64_t t, Mode mode, doubl
         sine_cosine(a, sine, cosine);
         sine *= magnitude;
         cosine *= magnitude;
-        for (int j = 0; j < WD; j++) {
-            const float sn = float(sine[j]), cs = float(cosine[j]);
-            if (mode != NORMAL) {
-                tables.cosine[i + j] = cs;
-                tables.sine[i + j] = sn;
-            } else {
-                tables.cosine[2 * (i + j)] = tables.cosine[2 * (i + j) + 1] = cs;
-                tables.sine[2 * (i + j)] = -sn;
-                tables.sine[2 * (i + j) + 1] = sn;
-            }
+        const vfh sn = __builtin_convertvector(sine, vfh), cs = __builtin_convertvector(cosine, vfh);
+        if (mode != NORMAL) {
+            memcpy(tables.cosine + i, &cs, sizeof cs);
+            memcpy(tables.sine + i, &sn, sizeof sn);
+            continue;
         }
+        const vul c = __builtin_convertvector((vuh)cs, vul), d = __builtin_convertvector((vuh)sn, vul);
+        const vul both = c | c << 32, signs = d << 32 | (d ^ 0x80000000);  // each value for two channels
+        memcpy(tables.cosine + 2 * i, &both, sizeof both);
+        memcpy(tables.sine + 2 * i, &signs, sizeof signs);
     }
 }
 
@@ -234,7 +250,7 @@ JF_INLINE void turn_halves(const Tables& tables, const char* x, char* out) {
 }
 
 template <DType D>
-void heads(const Step& s, const Tables& tables, Mode mode, int64_t b, int64_t t) {
+void heads(const Step& s, const Tables& tables, Mode mode, int64_t b, int64_t t, bool more) {
     constexpr int64_t size = bytes_of<D>;
     const View &x = s.in[0], &out = s.out;
     const int64_t first = s.attr[OFFSET].integer, n = 2 * tables.pairs, after = first + n, width = out.last();
@@ -243,13 +259,18 @@ void heads(const Step& s, const Tables& tables, Mode mode, int64_t b, int64_t t)
         const char* from = x.data + b * x.stride[0] + t * x.stride[1] + h * x.stride[2];
         char* const to = out.data + b * out.stride[0] + t * out.stride[1] + h * out.stride[2];
         char* const row = lines ? to : tables.row;
+        if (more)  // the same head of the next token
+            for (int64_t i = 0; i < width * size; i += 64) {
+                __builtin_prefetch(from + x.stride[1] + i);
+                __builtin_prefetch(to + out.stride[1] + i, 1);
+            }
         if (mode == NORMAL)
             turn_neighbours<D>(tables, from + first * size, row + first * size, n);
         else
             turn_halves<D>(tables, from + first * size, row + first * size);
         if (row != from) {
-            memcpy(row, from, size_t(first * size));
-            memcpy(row + after * size, from + after * size, size_t((width - after) * size));
+            if (first) memcpy(row, from, size_t(first * size));
+            if (width > after) memcpy(row + after * size, from + after * size, size_t((width - after) * size));
         }
         if (!lines) scatter(row, to, out.stride[3], width, size);
     }
@@ -269,12 +290,13 @@ void run(const Step& s, const Team& team) {
         const int64_t b = token / x.shape[1], t = token % x.shape[1];
         if (t != done) fill_token(s, tables, t, mode, magnitude);
         done = t;
+        const bool more = token + 1 < part.end && t + 1 < x.shape[1];
         if (x.dtype == F32)
-            heads<F32>(s, tables, mode, b, t);
+            heads<F32>(s, tables, mode, b, t, more);
         else if (x.dtype == F16)
-            heads<F16>(s, tables, mode, b, t);
+            heads<F16>(s, tables, mode, b, t, more);
         else
-            heads<BF16>(s, tables, mode, b, t);
+            heads<BF16>(s, tables, mode, b, t, more);
     }
 }
 

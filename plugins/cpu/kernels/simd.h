@@ -99,6 +99,20 @@ JF_INLINE float largest(vf x) {
 #endif
 }
 
+// Whether a lane has a bit set.
+JF_INLINE bool any(vi x) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
+#else
+    uint64_t t[W / 2], all = 0;
+    memcpy(t, &x, sizeof t);
+    for (uint64_t part : t) all |= part;
+    return all != 0;
+#endif
+}
+
 // ---- elements -------------------------------------------------------------------------------------------------------
 
 // f16 in the low 16 bits of each lane.
@@ -195,10 +209,11 @@ JF_INLINE float load_one(const char* p) {
 
 // ---- functions ------------------------------------------------------------------------------------------------------
 
-// e^x within 2 units of the last place; overflow is inf, -inf gives 0, NaN stays.
-JF_INLINE vf exp(vf x) {
+// e^x within 2 units of the last place; overflow is inf, -inf gives 0, NaN stays. Below `least` it is e^least: what is
+// added to 1 need not go down to subnormal numbers, which take a CPU a hundred times as long.
+JF_INLINE vf exp(vf x, float least = -104.0f) {
     x = min(splat(89.0f), x);
-    x = max(splat(-104.0f), x);
+    x = max(splat(least), x);
     const vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // nearest whole number
     vf r = fma(n, splat(-0.693145752f), x);                      // ln 2 in two parts, the first exact in n's range
     r = fma(n, splat(-1.42860677e-6f), r);
@@ -216,14 +231,16 @@ JF_INLINE vf exp(vf x) {
 #endif
 }
 
-JF_INLINE vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
+constexpr float BESIDE_ONE = -80.0f;
 
-JF_INLINE vf silu(vf x) { return x / (1.0f + exp(-x)); }
+JF_INLINE vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x, BESIDE_ONE)); }
+
+JF_INLINE vf silu(vf x) { return x / (1.0f + exp(-x, BESIDE_ONE)); }
 
 // The tanh form, written by 0.5*(1 + tanh u) = 1/(1 + e^-2u).
 JF_INLINE vf gelu(vf x) {
     const vf u = x * fma(x * x, splat(0.0356774081f * 2), splat(0.797884561f * 2));
-    return x / (1.0f + exp(-u));
+    return x / (1.0f + exp(-u, BESIDE_ONE));
 }
 
 // By e^2x, and near 0 by an odd polynomial (Cephes, tanhf), because 1 - 2/(e^2x + 1) cancels there.
@@ -233,7 +250,7 @@ JF_INLINE vf tanh(vf x) {
     p = fma(p, z, splat(-5.37397156e-2f));
     p = fma(p, z, splat(1.33314422e-1f));
     p = fma(p, z, splat(-3.33332819e-1f));
-    const vf small = fma(p * z, x, x), wide = 1.0f - 2.0f / (exp(x + x) + 1.0f);
+    const vf small = fma(p * z, x, x), wide = 1.0f - 2.0f / (exp(x + x, BESIDE_ONE) + 1.0f);
     return abs(x) < 0.625f ? small : wide;
 }
 
@@ -244,7 +261,7 @@ JF_INLINE vf erf(vf x) {
     p = fma(p, t, splat(1.421413741f));
     p = fma(p, t, splat(-0.284496736f));
     p = fma(p, t, splat(0.254829592f));
-    const vf e = 1.0f - p * t * exp(-a * a);
+    const vf e = 1.0f - p * t * exp(-a * a, BESIDE_ONE);
     return of_bits(bits_of(e) | (bits_of(x) & int32_t(0x80000000)));
 }
 

@@ -68,9 +68,7 @@ inline void softmax_row(const Row& row, const char* x, char* z, int64_t n) {
     logits<M>(row, x, z, n, top, bad);
     float m = largest(top);
     if (row.sink > m) m = row.sink;
-    int32_t any = 0;
-    for (int i = 0; i < W; i++) any |= bad[i];
-    if (m == -__builtin_inff()) return fill(z, any ? __builtin_nanf("") : 0.0f, n);  // nothing kept, or only NaN
+    if (m == -__builtin_inff()) return fill(z, any(bad) ? __builtin_nanf("") : 0.0f, n);  // nothing kept, or only NaN
     double total = exponentials(z, n, m);
     if (row.sink != -__builtin_inff()) total += double(exp(splat(row.sink - m))[0]);
     const vf factor = splat(float(1 / total));

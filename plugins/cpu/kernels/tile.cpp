@@ -9,10 +9,10 @@ constexpr const char* const attributes[] = {"repeats", nullptr};
 
 // n bytes from x, again and again until `total` are there: what is there already is copied, so the pieces double.
 JF_INLINE void repeat(const char* x, int64_t n, char* out, int64_t total) {
-    memcpy(out, x, size_t(n));
+    copy_run(out, x, n);
     for (int64_t done = n; done < total;) {
         const int64_t more = total - done < done ? total - done : done;
-        memcpy(out + done, out, size_t(more));
+        copy_run(out + done, out, more);
         done += more;
     }
 }
@@ -24,7 +24,13 @@ void run(const Step& s, const Team& team) {
     RowWalk walk(out.shape, part.begin);
     for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
         const char* from = x.data;
-        for (int axis = 0; axis < 3; axis++) from += walk.at[axis] % x.shape[axis] * x.stride[axis];
+        for (int axis = 0; axis < 3; axis++) {
+            const int64_t i = walk.at[axis], most = x.shape[axis];
+            from += (i < most    ? i
+                     : most == 1 ? 0
+                                 : i % most) *
+                    x.stride[axis];  // divisions would take longer than short rows
+        }
         if (stride == size || out.last() == 1)
             repeat(from, n * size, walk.row(out), out.last() * size);
         else

@@ -1,0 +1,162 @@
+"""Kernels that mostly move bytes, at every level: turned copies, rows by number, norms and rope of many rows.
+
+Copies take other ways by extents, strides, element sizes and the size of the result; each is met here, with guard bytes
+around all operands and between the elements of results with gaps.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from bound_step import BoundStep, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_step import LEVELS
+
+from jackfield import ops
+
+pytestmark = pytest.mark.parametrize("level", LEVELS)
+SIZES = (1, 2, 4, 8)
+EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 130])
+
+
+def numbered(shape, size):
+    """Each element another number, as far as its size allows."""
+    count = int(np.prod(shape))
+    return (np.arange(count, dtype=np.uint64) * 2654435761 >> 3).astype(f"i{size}").reshape(shape)
+
+
+def short(extents):
+    """At most 60,000 elements: the largest extents are halved."""
+    extents = list(extents)
+    while np.prod(extents) > 60_000:
+        at = int(np.argmax(extents))
+        extents[at] = extents[at] // 2 + 1
+    return tuple(extents)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_copies_through_any_view(level, data):
+    shape = short(data.draw(st.lists(EXTENTS, min_size=1, max_size=4)))
+    order = data.draw(st.permutations(range(len(shape))))
+    steps = data.draw(st.tuples(*[st.sampled_from([1, 1, 1, 2, 3])] * len(shape)))
+    stretched = data.draw(st.tuples(*[st.sampled_from([False] * 5 + [True])] * len(shape)))
+    size, threads = data.draw(st.sampled_from(SIZES)), data.draw(st.integers(1, 3))
+    base = numbered([1 if wide else n * step + 1 for n, step, wide in zip(shape, steps, stretched, strict=True)], size)
+    cut = tuple(
+        slice(None) if wide else slice(1, 1 + n * step, step)
+        for n, step, wide in zip(shape, steps, stretched, strict=True)
+    )
+    view = np.broadcast_to(base[cut], shape).transpose(order)
+    gaps, strides = data.draw(st.integers(0, 2)), ()
+    if gaps:
+        laid = data.draw(st.permutations(range(view.ndim)))  # the result's axes from outermost to innermost
+        made, at = [0] * view.ndim, size * gaps
+        for axis in reversed(laid):
+            made[axis] = at
+            at *= view.shape[axis] + gaps - 1
+        strides = tuple(made)
+    np.testing.assert_array_equal(run(ops.contiguous, {"x": view}, level, threads, strides=strides), view)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("rows", "columns"), [(1 << 11, 1 << 10), (2047, 1030)])
+def test_large_copies_turned(level, size, rows, columns):
+    """From 8 MiB on with lines that are whole, stores go past the caches."""
+    x = numbered((rows, 4 // min(size, 4), columns), size)
+    view = x.transpose(2, 1, 0)
+    np.testing.assert_array_equal(run(ops.contiguous, {"x": view}, level, 2), view)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_parts_are_put_side_by_side_through_views(level, data):
+    shape = short(data.draw(st.lists(EXTENTS, min_size=2, max_size=4)))
+    axis, size = data.draw(st.integers(-len(shape), len(shape) - 1)), data.draw(st.sampled_from(SIZES))
+    order = data.draw(st.permutations(range(len(shape))))
+    parts = []
+    for extra in (0, 3):
+        extents = list(shape)
+        extents[axis] += extra
+        parts.append(numbered([extents[a] for a in order], size).transpose(np.argsort(order)))
+    got = run(ops.concatenate, {"a": parts[0], "b": parts[1]}, level, axis=axis)
+    np.testing.assert_array_equal(got, np.concatenate(parts, axis=axis))
+
+
+@pytest.mark.parametrize("last", [1, 3, 4, 16, 65])
+def test_tiles_of_short_and_long_rows(level, last):
+    x = numbered((2, 3, last), 4)
+    for repeats in ((1, 1, 5), (3, 1, 1), (2, 4, 3), (1, 7, 1)):
+        np.testing.assert_array_equal(run(ops.tile, {"x": x}, level, repeats=repeats), np.tile(x, repeats))
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_rows_are_taken_and_put_back(level, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    batches, rows, columns = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40)), data.draw(EXTENTS)
+    dtype = data.draw(st.sampled_from([np.float32, np.float16]))
+    table = rng.standard_normal((batches, rows, columns)).astype(dtype)
+    wanted = rng.integers(0, rows, (batches, data.draw(st.integers(1, 30)))).astype(rng.choice(["i4", "i8"]))
+    threads = data.draw(st.integers(1, 3))
+    taken = run(ops.take_rows, {"x": table, "rows": wanted}, level, threads)
+    np.testing.assert_array_equal(taken, np.take_along_axis(table, wanted[..., None], 1).astype(np.float32))
+    order = np.stack([rng.permutation(rows) for _ in range(batches)]).astype(np.int32)
+    step = BoundStep(ops.put_rows, {"target": np.zeros_like(table), "x": table, "rows": order}, level, threads)
+    assert step.run() is None
+    want = np.zeros_like(table)
+    np.put_along_axis(want, order[..., None].astype(np.int64), table, 1)
+    np.testing.assert_array_equal(step.target().view(dtype).reshape(table.shape), want)
+
+
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
+def test_argmax_across_its_pieces(level, n):
+    x = np.random.default_rng(n).standard_normal((4, n)).astype(np.float32)
+    x[1, [n - 1, 1000, 7]] = 9  # the first of equals
+    x[2] = -np.inf
+    x[2, n - 1] = -1
+    x[3, [n - 1, n // 2]] = np.nan
+    assert run(ops.argmax, {"x": x}, level).tolist() == [int(x[0].argmax()), 7, n - 1, n // 2]
+
+
+@pytest.mark.parametrize("columns", [1, 15, 64, 511, 513, 1100])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sums_over_other_axes(level, columns, dtype):
+    x = np.random.default_rng(columns).standard_normal((3, 5, 7, columns)).astype(dtype)
+    for axis, op in itertools.product((0, 1, 2), (ops.sum, ops.mean)):
+        want = getattr(x.astype(np.float64), op.name)(axis)
+        got = run(op, {"x": x}, level, 2, axis=axis)
+        np.testing.assert_allclose(got, want, rtol=2e-3 if dtype == np.float16 else 1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 100, 1031])
+@pytest.mark.parametrize("mean", [0.0, 3e3, 1e30, -3e38])
+def test_norm_keeps_its_digits_whatever_the_mean(level, n, mean):
+    """Where sums of f32 would overflow, too."""
+    x = (mean + np.random.default_rng(n).standard_normal((4, n)) * max(1.0, abs(mean) / 30)).astype(np.float32)
+    x = np.clip(x, -3.3e38, 3.3e38)
+    wide = x.astype(np.float64)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(run(ops.norm, {"x": x}, level), want, rtol=0, atol=2e-5 * max(1, np.abs(want).max()))
+
+
+@pytest.mark.parametrize("mode", ["normal", "neox"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rope_of_many_tokens_is_that_of_each(level, mode, dtype):
+    """The angles of a token do not depend on which tokens stand beside it, nor on who works."""
+    x = np.random.default_rng(3).standard_normal((2, 200, 3, 80)).astype(dtype)
+    positions = np.arange(100, 300, dtype=np.int32)
+    whole = run(ops.rope, {"x": x, "positions": positions}, level, 3, mode=mode, n_dims=72, offset=4)
+    for t in (0, 1, 99, 199):
+        one = {"x": x[:, t : t + 1].copy(), "positions": positions[t : t + 1].copy()}
+        np.testing.assert_array_equal(run(ops.rope, one, level, mode=mode, n_dims=72, offset=4), whole[:, t : t + 1])
+    pairs = np.arange(36)
+    a, b = (4 + 2 * pairs, 5 + 2 * pairs) if mode == "normal" else (4 + pairs, 40 + pairs)
+    turn = np.exp(1j * positions[:, None] * 1e4 ** (-pairs / 36))[None, :, None]
+    z = (x[..., a].astype(np.float64) + 1j * x[..., b]) * turn
+    limit = 3e-3 if dtype == np.float16 else 1e-4
+    np.testing.assert_allclose(whole[..., a], z.real, rtol=0, atol=limit)
+    np.testing.assert_allclose(whole[..., b], z.imag, rtol=0, atol=limit)
