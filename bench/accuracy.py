@@ -90,7 +90,7 @@ def main() -> int:
                     f"| {kind} | {which} | {found['llama.cpp']:.3g} | {found['jackfield']:.3g} | {said} |", flush=True
                 )
     if chosen.json:
-        chosen.json.write_text(json.dumps({"peer": peer.origin(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        chosen.json.write_text(json.dumps({"peer": peer.origin, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"above {MOST}: {', '.join(far) or 'none'}")
     return 1 if far else 0
 

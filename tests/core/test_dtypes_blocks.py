@@ -147,5 +147,23 @@ def test_what_a_reserved_scale_means_is_no_crash(dtype):
         assert dtype.decode(wrong).shape == (dtype.block,)
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 33])
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.is_block], ids=str)
+def test_looking_for_bad_blocks_and_decoding_change_nothing(dtype, blocks):
+    """One block alone is where a slice of a column is no copy."""
+    raw = np.random.default_rng(5).integers(0, 256, (blocks, dtype.block_nbytes), np.uint8)
+    kept = raw.copy()
+    raw.flags.writeable = False
+    with np.errstate(all="ignore"):
+        dtype.first_bad_block(raw)
+        dtype.decode(raw)
+    np.testing.assert_array_equal(raw, kept)
+    writeable = kept.copy()
+    with np.errstate(all="ignore"):
+        dtype.first_bad_block(writeable)
+        dtype.decode(writeable)
+    np.testing.assert_array_equal(writeable, kept)
+
+
 def test_plain_dtypes_have_no_bad_blocks():
     assert DTYPES["f32"].first_bad_block(np.full(4, 255, np.uint8)) is None

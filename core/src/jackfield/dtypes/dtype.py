@@ -47,7 +47,7 @@ def f16_at(*offsets: int) -> Callable[[U8], Bad]:
     def bad(blocks: U8) -> Bad:
         found = np.zeros(len(blocks), bool)
         for at in offsets:
-            upper = np.ascontiguousarray(blocks[:, at + 1])
+            upper = blocks[:, at + 1].copy()  # side by side, which is faster to look at
             upper &= 0x7C
             found |= upper == 0x7C  # all exponent bits of an f16 set: inf or NaN
         return found
