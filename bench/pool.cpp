@@ -1,5 +1,5 @@
-// What a run of the CPU wheel costs where its kernels cost nothing, and what it loses to a busy neighbour. The pool and the
-// program are the wheel's own; the kernels are made up.
+// What a run of the CPU wheel costs where its kernels cost nothing, and what it loses to a busy neighbour. The pool and
+// the program are the wheel's own; the kernels are made up.
 //
 //     pool THREADS SECONDS      prints lines: name value
 //
@@ -29,7 +29,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 double cpu_seconds() {
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
-    return double(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + 1e-6 * double(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    return double(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * double(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
 void nothing(const Step&, const Team&) {}
@@ -105,7 +106,8 @@ int main(int argc, char** argv) {
     const double alone = rate(busy, 200, 2 * seconds);
     const pid_t neighbour = fork();
     if (neighbour == 0)
-        for (volatile int64_t i = 0;; i = i + 1) {}
+        for (volatile int64_t i = 0;; i = i + 1) {
+        }
     usleep(200000);  // the scheduler moves it to where it belongs
     const double beside = rate(busy, 200, 4 * seconds);
     kill(neighbour, SIGKILL);

@@ -2,8 +2,9 @@
 
     uv run python bench/pool.py [--threads 1,2,5] [--seconds 1] [--json FILE]
 
-`pool.cpp` is compiled with the wheel's own pool.cpp and program.cpp. Aims: 50 ns a step at one thread, 100 ns at two; no
-more than 50 us of CPU time a worker after a run; beside a busy process at least 0.85 of the fair share. Needs an idle machine.
+`pool.cpp` is compiled with the wheel's own pool.cpp and program.cpp. Aims: 50 ns a step at one thread, 100 ns at two;
+no more than 50 us of CPU time a worker after a run; beside a busy process at least 0.85 of the fair share. Needs an
+idle machine.
 """
 
 from __future__ import annotations

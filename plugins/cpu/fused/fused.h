@@ -29,8 +29,8 @@ static JF_INLINE bool is_op(const Chain& chain, int32_t i, const char* name) {
 
 }  // namespace jackfield
 
-#define JF_FUSED(name, run_, workers_, scratch_, bind_)                  \
-    namespace jackfield::JF_LEVEL {                                      \
-    extern const Fused name;                                             \
-    constexpr Fused name{#name, run_, workers_, scratch_, bind_};        \
+#define JF_FUSED(name, run_, workers_, scratch_, bind_)           \
+    namespace jackfield::JF_LEVEL {                               \
+    extern const Fused name;                                      \
+    constexpr Fused name{#name, run_, workers_, scratch_, bind_}; \
     }

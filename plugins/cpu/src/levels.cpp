@@ -34,7 +34,7 @@ static std::vector<std::string> lacking(const std::string& level) {
 const std::vector<Level>& levels() {
     static const std::vector<Level> all = [] {
         std::vector<Level> found;
-        for (const LevelTable* t = level_tables; t->name; ++t) 
+        for (const LevelTable* t = level_tables; t->name; ++t)
             found.push_back({t->name, lacking(t->name), t->kernels, t->fused});
         return found;
     }();
