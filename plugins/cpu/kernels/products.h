@@ -33,8 +33,7 @@ struct Product {
     double eps;           // free for prepare
     const char* weights;  // likewise
     // And to its results, in this order, before they are stored: with a unit, this product is the gate and the next one
-    // of the list, of the same size, is multiplied to it; then f32 addends in the shape of the result (strides may be
-    // 0).
+    // of the list, of the same size, is multiplied to it; then f32 addends, shaped as the result.
     int32_t unit, addends;
     const View *x_view, *y_view;  // free for x and y
     View addend[MOST_ADDENDS];
