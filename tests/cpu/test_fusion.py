@@ -121,6 +121,8 @@ def test_linears_of_one_x_their_norm_units_and_additions(x, rng):
     biased = [ops.add(linear(x, rng), bias), ops.add(bias, linear(x, rng))]
     assert groups_of(biased) == [("linear", "add", "linear", "add")]
     assert groups_of(ops.add(x, ops.add(linear(x, rng, WIDTH), constant(rng, (WIDTH,))))) == [("linear", "add", "add")]
+    many = jf.input("many", (17, WIDTH))
+    assert groups_of(ops.add(linear(many, rng), constant(rng, (48,)))) == [("linear", "add")]
     assert groups_of(normed(x, rng)) == [("rms_norm", "multiply")]
 
 
@@ -158,6 +160,8 @@ def near_misses(x, rng):
     yield "rows of the norm", [linear(h, rng), linear(h[1:], rng)], [("rms_norm", "multiply")]
     empty = jf.input("e", (0, WIDTH))
     yield "no rows", [linear(empty, rng), linear(empty, rng)], []
+    many = jf.input("many", (17, WIDTH))
+    yield "a residual of many rows", ops.add(many, linear(many, rng, WIDTH)), []
     yield "no columns", [linear(x, rng, 0), linear(x, rng, 0)], []
     yield "several matrices", [ops.linear(jf.input("t", (2, 3, WIDTH)), constant(rng, (2, 9, WIDTH)))] * 2, []
 

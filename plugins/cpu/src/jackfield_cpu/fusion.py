@@ -4,7 +4,7 @@ Two kinds of groups, each with a kernel in `fused/` of the same name:
 
 linears      linear steps of the same x. x is rounded once and the workers meet once. If x is the product of rms_norm
              and its weights, and nothing else reads it, both belong to the group. So do, where nothing else reads what
-             they take: the gated unit of two of them, and up to two `add` behind each.
+             they take: the gated unit of two of them, and up to two `add` behind each (biases; residuals of few rows).
 scaled_norm  rms_norm and the multiplication by its weights.
 
 What comes out has the same bits as one by one. A step is moved to where its group is made only if nothing it touches
@@ -24,6 +24,9 @@ __all__ = ["fuse", "kernel_of"]
 GATED = frozenset({"swiglu", "geglu", "geglu_erf"})
 MOST_ADDS, MOST_PRODUCTS = 2, 16  # as in kernels/products.h
 MATRIX = 2  # axes
+# Above, a product takes longer with a residual inside than both one by one (bench/NOTES.md): sixteen columns of row after
+# row miss the caches. One row for all, a bias, never does.
+MOST_ROWS_OF_RESIDUAL = 16
 
 
 def kernel_of(ops: Sequence[str]) -> str | None:
@@ -189,6 +192,8 @@ def _is_addend(run: _Run, use: _Use, first: int) -> bool:
     assert made is not None
     assert other is not None
     plain = other.dtype.name == step.result.dtype.name == "f32"
+    rows = other.size // max(1, other.shape[-1]) if other.shape else 1
+    plain = plain and rows <= MOST_ROWS_OF_RESIDUAL
     return plain and step.result.shape == made.shape and run.lasts(use.step, 1 - use.operand, first, use.step)
 
 
