@@ -24,8 +24,8 @@ __all__ = ["fuse", "kernel_of"]
 GATED = frozenset({"swiglu", "geglu", "geglu_erf"})
 MOST_ADDS, MOST_PRODUCTS = 2, 16  # as in kernels/products.h
 MATRIX = 2  # axes
-# Above, a product takes longer with a residual inside than both one by one (bench/NOTES.md): sixteen columns of row after
-# row miss the caches. One row for all, a bias, never does.
+# Above, a product takes longer with a residual inside than both one by one (bench/NOTES.md): sixteen columns of row
+# after row miss the caches. One row for all, a bias, never does.
 MOST_ROWS_OF_RESIDUAL = 16
 
 
@@ -191,9 +191,8 @@ def _is_addend(run: _Run, use: _Use, first: int) -> bool:
     made, other = step.operands[use.operand], step.operands[1 - use.operand]
     assert made is not None
     assert other is not None
-    plain = other.dtype.name == step.result.dtype.name == "f32"
     rows = other.size // max(1, other.shape[-1]) if other.shape else 1
-    plain = plain and rows <= MOST_ROWS_OF_RESIDUAL
+    plain = other.dtype.name == step.result.dtype.name == "f32" and rows <= MOST_ROWS_OF_RESIDUAL
     return plain and step.result.shape == made.shape and run.lasts(use.step, 1 - use.operand, first, use.step)
 
 
