@@ -18,6 +18,7 @@ from jackfield.backend import (
     Grouping,
     Kernel,
     Limits,
+    Link,
     Memory,
     OutOfMemory,
     Place,
@@ -179,22 +180,27 @@ class MortalSteps(Steps):
 
 
 class Liar(Minimal):
-    """Answers of groups, result_nbytes and scratch as told."""
+    """Answers of groups, fuse, result_nbytes and scratch as told."""
 
     def __init__(
         self,
         name: str,
         *,
         groups: Callable[[Sequence[Step]], Grouping] | None = None,
+        fuse: Callable[[Sequence[Step], Sequence[Link]], Grouping] | None = None,
         result_nbytes: Callable[[Step], int] | None = None,
         scratch: Callable[[Sequence[Step]], int] | None = None,
     ) -> None:
         super().__init__(name)
         self.told_groups, self.told_nbytes, self.told_scratch = groups, result_nbytes, scratch
+        self.told_fuse = fuse
         self.scratches: list[Place | None] = []
 
     def groups(self, steps: Sequence[Step]) -> Grouping:
         return self.told_groups(steps) if self.told_groups else super().groups(steps)
+
+    def fuse(self, steps: Sequence[Step], links: Sequence[Link]) -> Grouping:
+        return self.told_fuse(steps, links) if self.told_fuse else super().fuse(steps, links)
 
     def result_nbytes(self, step: Step) -> int:
         return self.told_nbytes(step) if self.told_nbytes else step.result.nbytes

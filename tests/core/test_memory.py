@@ -182,6 +182,60 @@ def test_fusing_away_what_is_needed():
     np.testing.assert_array_equal(plan(x=np.ones(16, np.float32)), np.full(16, 4))
 
 
+def test_a_group_makes_what_none_of_its_steps_reads():
+    """Two results of one group, both outputs; a device that has none of it fused away."""
+    x = jf.input("x", (16,))
+    a, b = ops.add(x, x), ops.multiply(x, x)
+    plan = compiled((a, b), Liar("liar:0", fuse=lambda steps, links: Grouping(((0, 1),))))
+    for got, want in zip(plan(x=np.full(16, 3, np.float32)), (6, 9), strict=True):
+        np.testing.assert_array_equal(got, np.full(16, want))
+
+
+def test_links_tell_which_memory_steps_share():
+    x, y, s = jf.input("x", (16,)), jf.input("y", (16,)), jf.state("s", (16,))
+    a = ops.add(x, y)
+    b = ops.multiply(a[4:8], x[:4])
+    steps, shown = [], []
+
+    def watch(steps_, links):
+        steps.extend("part" if step.op == "tanh" and step.result.shape == (8,) else step.op for step in steps_)
+        shown.extend(links)
+        return Grouping(tuple((i,) for i in range(len(links))))
+
+    compiled((b, ops.tanh(ops.write(s, a, start=(0,))), ops.tanh(a[8:])), Liar("liar:0", fuse=watch))
+    add, multiply, write, tanh, part = (shown[steps.index(op)] for op in ("add", "multiply", "write", "tanh", "part"))
+    x_number, y_number = add.operands
+    assert len({x_number, y_number, add.result, multiply.result, write.result, tanh.result, part.result}) == 7
+    assert multiply.operands == (add.result, x_number)
+    assert multiply.offsets == (16, 0)
+    assert write.operands == (write.result, add.result)
+    assert tanh.operands == (write.result,)
+    assert (part.operands, part.offsets) == ((add.result,), (32,))
+    assert [link.outside for link in (add, multiply, write, tanh, part)] == [False, True, True, True, True]
+
+
+def test_what_a_later_run_reads_is_not_fused_away():
+    """b alone reads a in its run, but a run after the visit to another device reads it too."""
+    x = jf.input("x", (16,))
+    a = ops.add(x, x)
+    b = ops.multiply(a, x)
+    y = ops.add(ops.tanh(b), a)
+    told = []
+
+    def fuse(steps, links):
+        told.append([link.outside for link in links])
+        return Grouping((tuple(range(len(steps))),))
+
+    liar = Liar("liar:0", fuse=fuse)
+    other = Picky([Minimal("other:0")], refuse=lambda step, target: None if step.op == "tanh" else "no")
+    with (
+        registered(Picky([liar], refuse=lambda step, target: "no" if step.op == "tanh" else None), other),
+        pytest.raises(DeviceError, match=r"fuse add.0 away, but its result is used outside the group"),
+    ):
+        jf.compile(y, "liar:0+other:0", policy="strict")
+    assert told[0] == [True, True]
+
+
 def test_kept_tensors_stay():
     def keep_first(steps):
         return Grouping(tuple((i,) for i in range(len(steps))), keeps=((0, 3),))

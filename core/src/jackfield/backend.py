@@ -56,6 +56,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "Limits",
+    "Link",
     "Memory",
     "OutOfMemory",
     "Packing",
@@ -220,10 +221,26 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Which memory a step of a run reads and writes. Values are numbered, run by run: equal numbers, same memory.
+
+    operands: the value each operand lies in, None for an absent one. offsets: the byte of the value each starts at.
+    result: the value it makes; one of the operands' where the step changes that in place.
+    outside: the result is read after the run: by a later one, by a copy, or as an output.
+    """
+
+    operands: tuple[int | None, ...]
+    offsets: tuple[int, ...]
+    result: int
+    outside: bool
+
+
+@dataclass(frozen=True)
 class Grouping:
     """A device's wish for one run.
 
-    groups: indices of the shown steps in execution order; together a permutation that keeps makers before users.
+    groups: indices of the shown steps in execution order; together a permutation that keeps makers before users. A
+        result that a step of the same group reads is fused away: nothing else may read it. All others are made.
     keeps: (step, until): the result of `step` stays untouched until step `until` is done.
     """
 
@@ -322,6 +339,10 @@ class Device(ABC):
     def groups(self, steps: Sequence[Step]) -> Grouping:
         """Order, fusion and keeps of one run. Default: one by one."""
         return Grouping(tuple((i,) for i in range(len(steps))))
+
+    def fuse(self, steps: Sequence[Step], links: Sequence[Link]) -> Grouping:
+        """`groups` for a device that must know which steps share memory; this is what the core asks."""
+        return self.groups(steps)
 
     def scratch(self, group: Sequence[Step]) -> int:
         """Bytes of work memory a group needs."""

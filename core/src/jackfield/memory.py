@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 
-from .backend import Device, Grouping, Step
+from .backend import Device, Grouping, Link, Step
 from .candidates import Panel, contiguous_step
 from .containment import contained
 from .dtypes import u8
 from .errors import DeviceError, OutOfMemory
 from .op import OPS
-from .partition import Item, Ref, Split, Value
+from .partition import Item, Ref, Run, Split, Value
 from .spec import Spec
 
 __all__ = ["Arena", "Life", "Memory", "pack", "plan_memory", "reserved"]
@@ -171,6 +171,13 @@ class _Planner:
         self.born: dict[Value, int] = {}
         self.keeps: dict[Value, int] = {}
         self.owner: dict[Value, Value] = {}  # in place: whose memory a value takes over
+        self.copied = {copy.source.value for run in parts.runs for copy in run.copies}
+        self.readers: dict[Value, Run | None] = {}  # the one run that reads a value; None: several
+        for run in parts.runs:
+            for item in run.items:
+                for ref in item.operands:
+                    if ref is not None and self.readers.setdefault(ref.value, run) is not run:
+                        self.readers[ref.value] = None
         self.end = 0
 
     # Groups
@@ -180,19 +187,43 @@ class _Planner:
         self.wishes: list[Grouping | None] = []
         for run in self.parts.runs:
             device = self.panel.device(run.device)
-            if type(device).groups is Device.groups:
+            linked = type(device).fuse is not Device.fuse
+            if not linked and type(device).groups is Device.groups:
                 self.wishes.append(None)
                 self.memory.groups.append(tuple([(i,) for i in range(len(run.items))]))
                 continue
-            with contained(device.name, "groups"):
-                wish = device.groups([item.step for item in run.items])
+            asked = "fuse" if linked else "groups"
+            with contained(device.name, asked):
+                wish = device.fuse([item.step for item in run.items], self._links(run))
             if not isinstance(wish, Grouping):
-                raise DeviceError(f"{device.name}: groups gives a {type(wish).__name__}, must be a Grouping")
-            self._check(device, wish, run.items)
+                raise DeviceError(f"{device.name}: {asked} gives a {type(wish).__name__}, must be a Grouping")
+            self._check(device, wish, run)
             self.wishes.append(wish)
             self.memory.groups.append(tuple(tuple(g) for g in wish.groups))
 
-    def _check(self, device: Device, wish: Grouping, items: Sequence[Item]) -> None:
+    def _links(self, run: Run) -> list[Link]:
+        """The values of a run, numbered in the order they are met."""
+        numbers: dict[Value, int] = {}
+
+        def number(value: Value) -> int:
+            return numbers.setdefault(value, len(numbers))
+
+        return [
+            Link(
+                operands=tuple([number(ref.value) if ref is not None else None for ref in item.operands]),
+                offsets=tuple([ref.offset if ref is not None else 0 for ref in item.operands]),
+                result=number(item.result.value),
+                outside=item.result.value.kind == "state" or self._read_after(item.result.value, run),
+            )
+            for item in run.items
+        ]
+
+    def _read_after(self, value: Value, run: Run) -> bool:
+        """Whether copies, outputs or other runs read it."""
+        return value in self.outputs or value in self.copied or self.readers.get(value, run) is not run
+
+    def _check(self, device: Device, wish: Grouping, run: Run) -> None:
+        items = run.items
         order = [i for group in wish.groups for i in group]
         if sorted(order) != list(range(len(items))):
             raise DeviceError(
@@ -212,28 +243,27 @@ class _Planner:
                 raise DeviceError(f"{device.name}: groups put step {i} before step {min(missing)}, which it needs")
             done.add(i)
         for group in wish.groups:
-            self._check_fused(device, group, items, touched)
+            self._check_fused(device, group, run, touched)
         for step, until in wish.keeps:
             if not (0 <= step < len(items) and 0 <= until < len(items)) or order.index(until) < order.index(step):
                 raise DeviceError(f"{device.name}: keep ({step}, {until}) must name a step of the run and a later one")
 
     def _check_fused(
-        self, device: Device, group: Sequence[int], items: Sequence[Item], touched: Mapping[Value, Sequence[int]]
+        self, device: Device, group: Sequence[int], run: Run, touched: Mapping[Value, Sequence[int]]
     ) -> None:
+        """What a step of the group reads of another is fused away, so nobody else may need it."""
         if not group:
             raise DeviceError(f"{device.name}: a group is empty")
+        if len(group) == 1:
+            return
         for i in group[:-1]:
-            value = items[i].result.value
-            used = set(touched[value]) - set(group)
-            if value in self.outputs or used or value in self._elsewhere():
+            value = run.items[i].result.value
+            read = any(ref is not None and ref.value is value for j in group if j != i for ref in run.items[j].operands)
+            if read and (set(touched[value]) - set(group) or self._read_after(value, run)):
                 raise DeviceError(
-                    f"{device.name}: groups fuse {items[i].name} away, but its result is "
+                    f"{device.name}: groups fuse {run.items[i].name} away, but its result is "
                     f"{'an output' if value in self.outputs else 'used outside the group'}"
                 )
-
-    def _elsewhere(self) -> set[Value]:
-        """Values that copies read."""
-        return {copy.source.value for run in self.parts.runs for copy in run.copies}
 
     # Lives
 

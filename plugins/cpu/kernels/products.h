@@ -6,6 +6,10 @@
 
 namespace jackfield::JF_LEVEL {
 
+constexpr int MOST_ADDENDS = 2;    // a bias and a residual
+constexpr int MOST_PRODUCTS = 16;  // that are made together
+enum GatedUnit : int32_t { NO_UNIT, SILU, GELU, GELU_ERF };
+
 // Rows of x are numbered so that those of one matrix lie together (a segment). Filled from shapes alone; the data of
 // a step is reached through the functions, which get the Product back.
 struct Product {
@@ -25,19 +29,65 @@ struct Product {
     char* (*y)(const Product&, int64_t row);
     const int32_t* order;  // free for x, y and matrix
     const int32_t* chosen;
+    // What else is done to x before the product: k floats of a row to `line`. Null: nothing.
+    void (*prepare)(const Product&, const char* row, float* line);
+    double eps;           // free for prepare
+    const char* weights;  // likewise
+    // And to its results, in this order, before they are stored: with a unit, this product is the gate and the next one
+    // of the list, of the same size, is multiplied to it; then f32 addends, shaped as the result.
+    int32_t unit, addends;
+    const View *x_view, *y_view;  // free for x and y
+    View addend[MOST_ADDENDS];
 
     JF_INLINE int64_t begin(int64_t s) const { return bounds ? bounds[s] : s * each; }
     JF_INLINE int64_t end(int64_t s) const { return bounds ? bounds[s + 1] : (s + 1) * each; }
 };
 
-int64_t product_scratch(const Product& p, int32_t workers);
-// All workers call it; `scratch` is of product_scratch bytes and 64-byte aligned.
-void multiply(const Product& p, const Team& team, char* scratch);
-int32_t product_workers(const Product& p, int32_t most);
+// Products that are made together have the same rows of x, and are all of block weights or all multiplied in f32.
+int64_t products_scratch(const Product* p, int count, int32_t workers);
+// All workers call it; `scratch` is of products_scratch bytes and 64-byte aligned.
+void multiply_all(const Product* p, int count, const Team& team, char* scratch);
+int32_t products_workers(const Product* p, int count, int32_t most);
+
+static inline int64_t product_scratch(const Product& p, int32_t workers) { return products_scratch(&p, 1, workers); }
+static inline void multiply(const Product& p, const Team& team, char* scratch) { multiply_all(&p, 1, team, scratch); }
+static inline int32_t product_workers(const Product& p, int32_t most) { return products_workers(&p, 1, most); }
 
 static JF_INLINE bool is_exact(const Attr& precision) {  // "f32"; the other value is "default"
     return precision.text && precision.text[0] == 'f';
 }
+
+// The groups of all matrices of several products as one list of pieces, of which workers take one after the other.
+// OfOnce: of a product, how many groups make a piece.
+template <class OfOnce>
+struct Pieces {
+    const Product* p;
+    int count;
+    OfOnce of_once;
+    int at = 0;                    // the product that a piece was found in
+    int64_t piece = 0, first = 0;  // which of its pieces; and what is the number of its first
+    int64_t once = 0, each = 0;    // groups of a piece, pieces of a matrix
+
+    JF_INLINE Pieces(const Product* products, int n, OfOnce f) : p(products), count(n), of_once(f) { measure(); }
+    // False: there are less than i + 1 pieces. Numbers asked for must grow.
+    JF_INLINE bool find(int64_t i) {
+        while (at < count && i - first >= each * p[at].segments) {
+            first += each * p[at].segments;
+            at += p[at].unit ? 2 : 1;
+            measure();
+        }
+        piece = i - first;
+        return at < count;
+    }
+    JF_INLINE int64_t groups() const { return groups_of(p[at].n); }
+
+private:
+    JF_INLINE void measure() {
+        if (at >= count) return;
+        once = of_once(p[at]);
+        each = (groups() + once - 1) / once;
+    }
+};
 
 // x (.., M, K) and weights with batch axes that divide those of x: segment s is weight (s / inner, s % inner), its rows
 // are those of the x batches that share it, batch by batch.
@@ -69,6 +119,8 @@ static inline Product batched_product(const Step& s) {
     p.each = p.segments ? p.rows / p.segments : 0;
     p.dtype = w.dtype;
     p.layout = w.layout;
+    p.x_view = &x;
+    p.y_view = &s.out;
     p.x_dtype = x.dtype;
     p.x_stride = x.stride[3];
     p.y_stride = s.out.stride[3];
@@ -77,8 +129,17 @@ static inline Product batched_product(const Step& s) {
         if (q.layout == ROWS16) return m.data + segment * packed_nbytes(m.dtype, m.shape[2], m.shape[3]);
         return m.data + segment / m.shape[1] * m.stride[0] + segment % m.shape[1] * m.stride[1];
     };
-    p.x = [](const Product& q, int64_t t) -> const char* { return Batches(*q.step).row(q.step->in[0], t); };
-    p.y = [](const Product& q, int64_t t) { return Batches(*q.step).row(q.step->out, t); };
+    p.x = [](const Product& q, int64_t t) -> const char* { return Batches(*q.step).row(*q.x_view, t); };
+    p.y = [](const Product& q, int64_t t) { return Batches(*q.step).row(*q.y_view, t); };
+    return p;
+}
+
+static inline Product linear_product(const Step& s) {
+    Product p = batched_product(s);
+    p.n = s.in[1].shape[2];
+    p.k = s.in[1].shape[3];
+    p.row_stride = s.in[1].stride[2];
+    p.exact = is_exact(s.attr[0]);
     return p;
 }
 

@@ -12,16 +12,19 @@ constexpr int64_t ROWS_AT_ONCE = 512;  // rows of x whose sums a worker keeps wh
 
 struct FloatScratch {
     int64_t x, columns, lines, sums;
+    int units;  // sums that are needed at a time: two where a gated unit joins them
     bool own_x;
 
-    JF_INLINE FloatScratch(const Product& p, int32_t workers) {
-        x = up_to(p.most_rows * p.k * 4, 64);
+    JF_INLINE FloatScratch(const Product* p, int count, int32_t workers) : units(1) {
+        x = up_to(p->most_rows * p->k * 4, 64);
         columns = DEPTH * GROUP * 4;
-        lines = up_to(GROUP * LINE * 4, 64);
-        sums = (p.most_rows < ROWS_AT_ONCE ? p.most_rows : ROWS_AT_ONCE) * GROUP * 4;
-        own_x = workers > 1 && (p.most_rows * p.k <= 4096 || p.most_rows < workers);
+        lines = up_to((GROUP * LINE > p->k ? GROUP * LINE : p->k + 1) * 4, 64);
+        sums = (p->most_rows < ROWS_AT_ONCE ? p->most_rows : ROWS_AT_ONCE) * GROUP * 4;
+        for (int i = 0; i < count; i++)
+            if (p[i].unit) units = 2;
+        own_x = workers > 1 && (p->most_rows * p->k <= 4096 || p->most_rows < workers);
     }
-    JF_INLINE int64_t own() const { return columns + lines + sums; }
+    JF_INLINE int64_t own() const { return columns + lines + units * sums; }
     JF_INLINE int64_t nbytes(int32_t workers) const { return x * (own_x ? workers : 1) + workers * own(); }
     JF_INLINE char* x_at(char* scratch, const Team& t) const { return scratch + (own_x ? x * t.index : 0); }
     JF_INLINE char* own_at(char* scratch, const Team& t) const {
@@ -44,13 +47,19 @@ JF_INLINE void to_lanes(float* line, int64_t n) {
     }
 }
 
-// Rows of x into panels of lanes.
+// Rows of x into panels of lanes. line: k floats and one more where x is prepared, else DEPTH.
 template <class Terms>
 void spread_rows(const Product& p, float* x, float* line, int64_t from, int64_t to) {
     each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
         const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST_FLOAT);
         char* at = (char*)(x + (begin + panel.start) * lanes_of<Terms>(p.k) + (t - begin - panel.start));
         const char* row = p.x(p, t);
+        if (p.prepare) {
+            p.prepare(p, row, line);
+            to_lanes<Terms>(line, p.k);
+            for (int64_t i = 0; i < lanes_of<Terms>(p.k); i++, at += 4 * panel.width) memcpy(at, line + i, 4);
+            return;
+        }
         for (int64_t k = 0; k < p.k; k += DEPTH) {
             const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
             read_floats(p.x_dtype, row + k * p.x_stride, p.x_stride, n, line);
@@ -125,12 +134,11 @@ inline FloatTile find_direct_tile(const Product& p, int64_t rows) {
     return find_narrow_tile<Singles<F32>>(rows);
 }
 
-// Rows [from, to) of a segment times one group; no more than ROWS_AT_ONCE, from a multiple of it.
+// Rows [from, to) of a segment times one group, to sums; no more than ROWS_AT_ONCE, from a multiple of it.
 template <class Terms>
-void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g, char* own) {
-    const FloatScratch s(p, 1);
-    float *columns = (float*)own, *lines = (float*)(own + s.columns), *sums = (float*)(own + s.columns + s.lines);
-    const int64_t begin = p.begin(segment), n0 = g * GROUP, valid = p.n - n0 < GROUP ? p.n - n0 : GROUP;
+void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g,
+                   float* columns, float* lines, float* sums) {
+    const int64_t begin = p.begin(segment);
     memset(sums, 0, size_t((to - from) * GROUP * 4));
     const int64_t lanes = lanes_of<Terms>(p.k);
     const FloatTile direct = Terms::COLUMNS == 1 ? find_direct_tile(p, to - from) : nullptr;
@@ -144,25 +152,38 @@ void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t fr
             find_float_tile<Terms>(width)(w, panel, n, sums + (start - from) * GROUP);
         }
     }
-    for (int64_t m = from; m < to; m++) store_results(p, p.y(p, begin + m), n0, valid, sums + (m - from) * GROUP);
+}
+
+// All rows of a segment times one group, and that of the next product where a unit joins them.
+template <class Terms>
+void multiply_group(const Product* p, const FloatScratch& s, const float* x, int64_t segment, int64_t g, char* own) {
+    float *columns = (float*)own, *lines = (float*)(own + s.columns), *sums = (float*)(own + s.columns + s.lines);
+    float* others = sums + (s.units - 1) * s.sums / 4;
+    const int64_t begin = p->begin(segment), rows = p->end(segment) - begin;
+    const int64_t n = g * GROUP, valid = p->n - n < GROUP ? p->n - n : GROUP;
+    for (int64_t from = 0; from < rows; from += ROWS_AT_ONCE) {
+        const int64_t to = rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE;
+        multiply_rows<Terms>(*p, x, segment, from, to, g, columns, lines, sums);
+        if (p->unit) multiply_rows<Terms>(p[1], x, segment, from, to, g, columns, lines, others);
+        for (int64_t m = from; m < to; m++) {
+            float *y = sums + (m - from) * GROUP, *up = others + (m - from) * GROUP;
+            finish(*p, row_of(*p, begin + m), n, valid, y, up);
+        }
+    }
 }
 
 template <class Terms>
-void multiply_floats(const Product& p, const Team& team, char* scratch) {
-    const FloatScratch s(p, team.count);
+void multiply_floats(const Product* p, int count, const Team& team, char* scratch) {
+    const FloatScratch s(p, count, team.count);
     float* x = (float*)s.x_at(scratch, team);
     char* own = s.own_at(scratch, team);
-    const Share part = s.own_x ? Share{0, p.rows} : share(p.rows, team);
-    spread_rows<Terms>(p, x, (float*)own, part.begin, part.end);
+    const Share rows = s.own_x ? Share{0, p->rows} : share(p->rows, team);
+    spread_rows<Terms>(*p, x, (float*)own, rows.begin, rows.end);
     if (!s.own_x) team.barrier();
 
-    const int64_t groups = groups_of(p.n);
-    for (int64_t i = team.index; (i = team.count > 1 ? team.next() : i) < groups * p.segments; i++) {
-        const int64_t segment = i / groups, rows = p.end(segment) - p.begin(segment);
-        for (int64_t from = 0; from < rows; from += ROWS_AT_ONCE)
-            multiply_rows<Terms>(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE,
-                                 i % groups, own);
-    }
+    Pieces pieces(p, count, [](const Product&) -> int64_t { return 1; });
+    for (int64_t i = team.index; pieces.find(i = team.count > 1 ? team.next() : i); i++)
+        multiply_group<Terms>(p + pieces.at, s, x, pieces.piece / pieces.each, pieces.piece % pieces.each, own);
 }
 
 }  // namespace

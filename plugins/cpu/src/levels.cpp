@@ -61,7 +61,8 @@ bool set_bf16_products(const std::string& how) {
 const std::vector<Level>& levels() {
     static const std::vector<Level> all = [] {
         std::vector<Level> found;
-        for (const LevelTable* t = level_tables; t->name; ++t) found.push_back({t->name, lacking(t->name), t->kernels});
+        for (const LevelTable* t = level_tables; t->name; ++t)
+            found.push_back({t->name, lacking(t->name), t->kernels, t->fused});
         return found;
     }();
     return all;
@@ -76,6 +77,12 @@ const Level* find_level(const std::string& name) {
 const Kernel* find_kernel(const Level& level, const std::string& op) {
     for (const Kernel* const* k = level.kernels; *k; ++k)
         if (op == (*k)->op) return *k;
+    return nullptr;
+}
+
+const Fused* find_fused(const Level& level, const std::string& name) {
+    for (const Fused* const* f = level.fused; *f; ++f)
+        if (name == (*f)->name) return *f;
     return nullptr;
 }
 

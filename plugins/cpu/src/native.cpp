@@ -1,6 +1,7 @@
 // The Python face of the CPU kernels. Plain tuples come in, so the core needs no class of ours:
 //   view    (address, dtype name, layout name, constant, shape, strides)
 //   step    (op, result view, [operand view or None], [attribute value]), both in the order of the kernel's own lists
+//   group   (name of the kernel that makes all its steps together, or "" for one step, [step])
 #include "levels.h"
 #include "memory.h"
 #include "pool.h"
@@ -174,9 +175,22 @@ py::object why_not(const py::tuple& from) {
     return py::str(words.length ? words.text : "refused without a reason");
 }
 
-int64_t scratch(const py::tuple& from, const std::string& level, int workers) {
-    const Kernel& kernel = kernel_of(usable_level(level), from[0].cast<std::string>());
-    return scratch_of(kernel, bind(from, kernel)->step, workers);
+std::unique_ptr<Bound> bind_group(const py::tuple& from, const Level& level) {
+    const std::string name = from[0].cast<std::string>();
+    const py::list members = from[1];
+    const Fused* fused = name.empty() ? nullptr : find_fused(level, name);
+    if (!name.empty() && !fused) throw Unsupported("no kernel makes " + name);
+    if (members.empty() || (!fused && members.size() > 1)) throw Unsupported("a group of no steps, or without a name");
+    std::vector<std::unique_ptr<BoundStep>> steps;
+    for (const py::handle item : members) {
+        const py::tuple step = py::reinterpret_borrow<py::tuple>(item);
+        steps.push_back(bind(step, kernel_of(level, step[0].cast<std::string>())));
+    }
+    return std::make_unique<Bound>(fused, std::move(steps));
+}
+
+int64_t scratch(const py::tuple& group, const std::string& level, int workers) {
+    return bind_group(group, usable_level(level))->scratch(workers);
 }
 
 py::list packings(const py::tuple& constant) {
@@ -276,26 +290,24 @@ std::unique_ptr<Memory> borrow(const py::handle& data) {
 
 // A forked child has the pool but not its workers. They were asleep on its condition, and destroying a condition waits
 // until nobody sleeps on it: in the child that is for ever, so there a pool is left where it lies.
-std::shared_ptr<Pool> make_pool(int workers) {
-    return std::shared_ptr<Pool>(new Pool(workers), [](Pool* pool) {
+std::shared_ptr<Pool> make_pool(int workers, const std::vector<int>& cpus) {
+    return std::shared_ptr<Pool>(new Pool(workers, cpus), [](Pool* pool) {
         if (!pool->forked()) delete pool;
     });
 }
 
 // ---- programs
 
-std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& steps,
+std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::string& level_name, const py::list& groups,
                                       uintptr_t scratch, int64_t scratch_nbytes) {
     const Level& level = usable_level(level_name);
-    std::vector<std::unique_ptr<BoundStep>> bound;
-    for (const py::handle item : steps) {
-        const py::tuple from = py::reinterpret_borrow<py::tuple>(item);
-        const Kernel& kernel = kernel_of(level, from[0].cast<std::string>());
-        bound.push_back(bind(from, kernel));
-        const int64_t wanted = scratch_of(kernel, bound.back()->step, pool->size());
+    std::vector<std::unique_ptr<Bound>> bound;
+    for (const py::handle item : groups) {
+        bound.push_back(bind_group(py::reinterpret_borrow<py::tuple>(item), level));
+        const int64_t wanted = bound.back()->scratch(pool->size());
         if (wanted > scratch_nbytes)
-            throw Unsupported(bound.back()->op + " needs " + std::to_string(wanted) + " bytes of scratch, got " +
-                              std::to_string(scratch_nbytes));
+            throw Unsupported(bound.back()->name() + std::string(" needs ") + std::to_string(wanted) +
+                              " bytes of scratch, got " + std::to_string(scratch_nbytes));
     }
     return std::make_unique<Program>(std::move(pool), std::move(bound), reinterpret_cast<char*>(scratch),
                                      scratch_nbytes);
@@ -322,7 +334,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
     m.def("unpack", &unpack);
     m.def("borrow", &borrow);
     py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool")
-        .def(py::init(&make_pool))
+        .def(py::init(&make_pool), py::arg("workers"), py::arg("cpus") = std::vector<int>{})
         .def_property_readonly("size", &Pool::size)
         .def_property_readonly("forked", &Pool::forked);
     py::class_<Memory>(m, "Memory")

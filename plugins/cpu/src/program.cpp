@@ -6,29 +6,48 @@ namespace jackfield {
 
 constexpr int64_t SMALL = 64 * 1024;  // elements below which a second worker costs more than it gives
 
-int workers_of(const Kernel& kernel, const Step& step, int most) {
+Bound::Bound(const Fused* fused, std::vector<std::unique_ptr<BoundStep>> steps)
+    : fused_(fused), steps_(std::move(steps)) {
+    for (const auto& bound : steps_) {
+        ops_.push_back(bound->op.c_str());
+        list_.push_back(&bound->step);
+    }
+    chain_ = {ops_.data(), list_.data(), int32_t(list_.size())};
+}
+
+int Bound::workers(int most) const {
     if (most <= 1) return 1;
-    const int wanted = kernel.workers ? kernel.workers(step, most) : (step.out.size() < SMALL ? 1 : most);
-    return std::clamp(wanted, 1, most);
+    if (fused_) return std::clamp<int>(fused_->workers(chain_, most), 1, most);
+    const BoundStep& bound = *steps_.front();
+    const auto wish = bound.kernel->workers;
+    return std::clamp<int>(wish ? wish(bound.step, most) : (bound.step.out.size() < SMALL ? 1 : most), 1, most);
 }
 
-int64_t scratch_of(const Kernel& kernel, const Step& step, int most) {
-    return kernel.scratch ? kernel.scratch(step, workers_of(kernel, step, most)) : 0;
+int64_t Bound::scratch(int most) const {
+    if (fused_) return fused_->scratch ? fused_->scratch(chain_, workers(most)) : 0;
+    const BoundStep& bound = *steps_.front();
+    return bound.kernel->scratch ? bound.kernel->scratch(bound.step, workers(most)) : 0;
 }
 
-Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch,
+void Bound::bind() {
+    if (fused_) {
+        if (fused_->bind) fused_->bind(chain_);
+    } else if (steps_.front()->kernel->bind) {
+        steps_.front()->kernel->bind(steps_.front()->step);
+    }
+}
+
+Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>> groups, char* scratch,
                  int64_t scratch_nbytes)
-    : pool_(std::move(pool)),
-      steps_(std::move(steps)),
-      faults_(steps_.size()),
-      scratch_(scratch),
-      scratch_nbytes_(scratch_nbytes) {
-    for (size_t i = 0; i < steps_.size(); ++i) {
-        BoundStep& bound = *steps_[i];
-        bound.step.fault = &faults_[i];
-        if (bound.step.out.size() == 0) continue;  // nothing to make: never launched
-        if (bound.kernel->bind) bound.kernel->bind(bound.step);
-        const int workers = workers_of(*bound.kernel, bound.step, pool_->size());
+    : pool_(std::move(pool)), groups_(std::move(groups)), scratch_(scratch), scratch_nbytes_(scratch_nbytes) {
+    for (const auto& group : groups_)
+        for (const auto& bound : group->steps()) steps_.push_back(bound.get());
+    faults_.resize(steps_.size());
+    for (size_t i = 0; i < steps_.size(); ++i) steps_[i]->step.fault = &faults_[i];
+    for (size_t i = 0; i < groups_.size(); ++i) {
+        if (groups_[i]->empty()) continue;  // nothing to make: never launched
+        groups_[i]->bind();
+        const int workers = groups_[i]->workers(pool_->size());
         team_ = std::max(team_, workers);
         if (workers == 1 && !segments_.empty() && segments_.back().workers == 1 && segments_.back().end == i)
             segments_.back().end = i + 1;
@@ -42,23 +61,36 @@ void Program::run() {
     for (const Fault& fault : faults_) faulty_ |= fault.code != FAULT_NONE;
 }
 
-static void meet(void* pool, int32_t workers) { static_cast<Pool*>(pool)->barrier(workers).wait(); }
-static int64_t take(void* pool) { return static_cast<Pool*>(pool)->counter().fetch_add(1, std::memory_order_relaxed); }
+namespace {
 
+struct Meeting {  // what Team.pool points at
+    Pool& pool;
+    std::atomic<int64_t>& counter;
+};
+
+void meet(void* at, int32_t workers) { static_cast<Meeting*>(at)->pool.meet(workers); }
+int64_t take(void* at) { return static_cast<Meeting*>(at)->counter.fetch_add(1, std::memory_order_relaxed); }
+
+}  // namespace
+
+// A worker begins a segment when those of the segment before have said that they are done with it. Worker 0 is in all
+// segments, so what lies further back is done as well; others pass segments they have no part in without waiting.
 void Program::work(int index) {
     Pool& pool = *pool_;
     for (size_t s = 0; s < segments_.size(); ++s) {
         const Segment& segment = segments_[s];
-        if (index < segment.workers) {
-            Team team{index, segment.workers, scratch_, scratch_nbytes_, &pool, meet, take};
-            for (size_t i = segment.begin; i < segment.end; ++i) {
-                if (segment.workers == 1) pool.counter().store(0, std::memory_order_relaxed);
-                const BoundStep& bound = *steps_[i];
-                bound.kernel->run(bound.step, team);
-            }
+        if (index >= segment.workers) continue;
+        const int before = s ? segments_[s - 1].workers : 0;
+        for (int i = 0; i < before; ++i)
+            if (i != index) pool.await_done(i, uint32_t(s));
+        if (index == 0) pool.counter(s + 1).store(0, std::memory_order_relaxed);  // the next segment's, unused so far
+        Meeting meeting{pool, pool.counter(s)};
+        Team team{index, segment.workers, scratch_, scratch_nbytes_, &meeting, meet, take};
+        for (size_t i = segment.begin; i < segment.end; ++i) {
+            if (segment.workers == 1) meeting.counter.store(0, std::memory_order_relaxed);
+            groups_[i]->run(team);
         }
-        if (team_ > 1 && s + 1 < segments_.size())
-            pool.barrier(team_).wait([&pool] { pool.counter().store(0, std::memory_order_relaxed); });
+        pool.say_done(index, uint32_t(s + 1));
     }
 }
 
@@ -66,7 +98,7 @@ const BoundStep* Program::take_fault(Fault* fault) {
     const BoundStep* first = nullptr;
     for (size_t i = 0; i < faults_.size(); ++i) {
         if (faults_[i].code != FAULT_NONE && !first) {
-            first = steps_[i].get();
+            first = steps_[i];
             *fault = faults_[i];
         }
         faults_[i] = Fault{};

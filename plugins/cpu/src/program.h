@@ -18,13 +18,36 @@ struct BoundStep {
     std::vector<std::string> texts;  // text attributes, which Step points at
 };
 
-// How many workers a step gets; never more than `most`, never less than one.
-int workers_of(const Kernel&, const Step&, int most);
-int64_t scratch_of(const Kernel&, const Step&, int most);
+// What is made by one call: a step by its kernel, or several by one that makes them together.
+class Bound {
+public:
+    Bound(const Fused* fused, std::vector<std::unique_ptr<BoundStep>> steps);
+
+    // How many workers it gets; never more than `most`, never less than one.
+    int workers(int most) const;
+    int64_t scratch(int most) const;  // bytes
+    bool empty() const { return steps_.front()->step.out.size() == 0; }
+    void bind();
+    void run(const Team& team) const {
+        if (fused_)
+            fused_->run(chain_, team);
+        else
+            steps_.front()->kernel->run(steps_.front()->step, team);
+    }
+    const std::vector<std::unique_ptr<BoundStep>>& steps() const { return steps_; }
+    const char* name() const { return fused_ ? fused_->name : steps_.front()->op.c_str(); }
+
+private:
+    const Fused* fused_;  // null: one step
+    std::vector<std::unique_ptr<BoundStep>> steps_;
+    std::vector<const char*> ops_;
+    std::vector<Step*> list_;
+    Chain chain_;  // of ops_ and list_
+};
 
 class Program {
 public:
-    Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<BoundStep>> steps, char* scratch,
+    Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>> groups, char* scratch,
             int64_t scratch_nbytes);
     void run();
     // The first step whose kernel met bad data since the last call, or null; clears all.
@@ -39,7 +62,8 @@ private:
     void work(int index);
 
     std::shared_ptr<Pool> pool_;
-    std::vector<std::unique_ptr<BoundStep>> steps_;
+    std::vector<std::unique_ptr<Bound>> groups_;
+    std::vector<BoundStep*> steps_;
     std::vector<Fault> faults_;
     std::vector<Segment> segments_;
     char* scratch_;

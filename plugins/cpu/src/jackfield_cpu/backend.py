@@ -46,10 +46,11 @@ class CpuBackend(Backend):
         settings = read_settings()
         _native.set_bf16_products(settings.bf16)
         target = _target(settings.level)
-        if settings.parts == 1:
-            return [CpuDevice("cpu:0", target, settings.threads)]
         each = max(1, settings.threads // settings.parts)
-        return [CpuDevice(f"cpu:0:{part}", target, each) for part in range(settings.parts)]
+        device = partial(CpuDevice, target=target, threads=each, fuses=settings.fuses, cpus=settings.cpus)
+        if settings.parts == 1:
+            return [device("cpu:0")]
+        return [device(f"cpu:0:{part}") for part in range(settings.parts)]
 
     def targets(self) -> Sequence[Target]:
         return [_target(name) for name, _ in reversed(_native.levels())]

@@ -10,7 +10,9 @@ from jackfield.backend import (
     DeviceError,
     ForkedError,
     Group,
+    Grouping,
     KernelError,
+    Link,
     Memory,
     OutOfMemory,
     Place,
@@ -21,6 +23,7 @@ from jackfield.backend import (
 )
 
 from . import _native
+from .fusion import fuse, kernel_of
 from .steps import OPERANDS, placed_tuple, step_tuple
 from .system import host_memory
 
@@ -32,16 +35,19 @@ MOST_ANSWERS = 8192  # remembered answers about steps; a process that builds gra
 class CpuDevice(Device):
     """Host memory and a pool of workers. Synchronous: a run is done when its call returns."""
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
+    def __init__(
+        self, name: str, target: Target, threads: int, *, fuses: bool = True, cpus: Sequence[int] = ()
+    ) -> None:
         self.name = name
         self.target = target
         try:
-            self.pool = _native.Pool(threads)
+            self.pool = _native.Pool(threads, cpus)
         except RuntimeError as e:
             raise DeviceError(
                 f"{name}: {threads} threads could not be started ({e}); lower JACKFIELD_CPU_THREADS"
             ) from e
-        self._scratch: dict[Step, int] = {}
+        self._scratch: dict[tuple[Step, ...], int] = {}
+        self._fuses = fuses
 
     @property
     def memory(self) -> Memory:  # type: ignore[override]
@@ -71,28 +77,35 @@ class CpuDevice(Device):
     def borrow(self, data: memoryview) -> _native.Memory | None:
         return _native.borrow(data)
 
-    def scratch(self, group: Sequence[Step]) -> int:
-        return max((self._step_scratch(step) for step in group), default=0)
+    def fuse(self, steps: Sequence[Step], links: Sequence[Link]) -> Grouping:
+        return fuse(steps, links) if self._fuses else self.groups(steps)
 
-    def _step_scratch(self, step: Step) -> int:
-        nbytes = self._scratch.get(step)
+    def scratch(self, group: Sequence[Step]) -> int:
+        name = kernel_of([step.op for step in group])
+        if name is None:
+            return max(self._scratch_of("", (step,)) for step in group)
+        return self._scratch_of(name, tuple(group))
+
+    def _scratch_of(self, name: str, steps: tuple[Step, ...]) -> int:
+        nbytes = self._scratch.get(steps)
         if nbytes is None:
             if len(self._scratch) >= MOST_ANSWERS:
                 self._scratch.clear()
-            nbytes = self._scratch[step] = _native.scratch(step_tuple(step), self.target.arch, self.threads)
+            group = name, [step_tuple(step) for step in steps]
+            nbytes = self._scratch[steps] = _native.scratch(group, self.target.arch, self.threads)
         return nbytes
 
     def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
         self._must_be_here()
-        steps = [placed for group in run for placed in group.steps]
+        groups = [bound for group in run for bound in _bound(group)]
         address, nbytes = (
             (scratch.buffer.address + scratch.offset, scratch.spec.nbytes) if scratch is not None else (0, 0)
         )
         try:
-            native = _native.Program(self.pool, self.target.arch, [placed_tuple(s) for s in steps], address, nbytes)
+            native = _native.Program(self.pool, self.target.arch, groups, address, nbytes)
         except _native.Unsupported as e:
             raise DeviceError(f"{self.name}: {e}") from e
-        places = [scratch] + [p for s in steps for p in (s.result, *s.operands)]
+        places = [scratch] + [p for group in run for s in group.steps for p in (s.result, *s.operands)]
         keep = [place.buffer for place in places if place is not None]
         return CpuProgram(self, native, keep)
 
@@ -101,6 +114,13 @@ class CpuDevice(Device):
             raise ForkedError(
                 f"{self.name} was opened by the parent process; start workers by spawn, or open it here anew"
             )
+
+
+def _bound(group: Group) -> list[_native.Group]:
+    """As the native module takes it: under the name of the kernel that makes all its steps, else one by one."""
+    steps = [placed_tuple(placed) for placed in group.steps]
+    name = kernel_of([placed.step.op for placed in group.steps])
+    return [("", [step]) for step in steps] if name is None else [(name, steps)]
 
 
 class CpuProgram(Program):

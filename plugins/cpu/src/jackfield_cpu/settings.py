@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -14,14 +15,17 @@ from .system import default_threads
 
 __all__ = ["Settings", "read_settings"]
 
+LOG = logging.getLogger("jackfield")
+
 
 BF16 = ("auto", "widened", "paired")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """level: instruction-set level; threads: of the whole CPU; parts: devices it is cut into.
+    """level: instruction-set level; threads: of the whole CPU; parts: devices it is cut into; fuses: see fusion.py.
 
+    cpus: numbers of the CPUs that workers beside the calling thread are bound to, in turn; none: the system decides.
     bf16: how bf16 weights are multiplied where the precision is not "f32": "widened" to f32, "paired" with x rounded to
     bf16, or "auto": paired where the CPU adds two such products by one instruction.
     """
@@ -29,7 +33,9 @@ class Settings:
     level: str
     threads: int
     parts: int
-    bf16: str
+    fuses: bool = True
+    cpus: tuple[int, ...] = ()
+    bf16: str = "auto"
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> Settings:
@@ -41,7 +47,8 @@ def read_settings(env: Mapping[str, str] | None = None) -> Settings:
         env = {} if sys.flags.ignore_environment else os.environ
     parts = _parts(env)
     threads = _positive(env, "JACKFIELD_CPU_THREADS") or default_threads()
-    return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts, _bf16(env))
+    fuses = not _switch(env, "JACKFIELD_CPU_DISABLE_FUSION")
+    return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts, fuses, _cpus(env), _bf16(env))
 
 
 def _bf16(env: Mapping[str, str]) -> str:
@@ -72,6 +79,37 @@ def _positive(env: Mapping[str, str], name: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
         raise Unavailable(f"cpu: {name}={text!r}: must be a whole number from 1 to 1024")
     return int(text)
+
+
+def _cpus(env: Mapping[str, str]) -> tuple[int, ...]:
+    """CPUs as "2,3,8-11", each one that this process may use. The caller's thread keeps its own."""
+    name = "JACKFIELD_CPU_AFFINITY"
+    text = env.get(name)
+    if not text:
+        return ()
+    if not hasattr(os, "sched_getaffinity"):
+        raise Unavailable(f"cpu: {name}={text!r}: this system binds no threads; unset it")
+    allowed = os.sched_getaffinity(0)
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        bounds = (first, last) if dash else (first, first)
+        if not all(n.isascii() and n.isdigit() for n in bounds):
+            raise Unavailable(f"cpu: {name}={text!r}: must be numbers of CPUs like 2,3,8-11")
+        some = range(int(bounds[0]), int(bounds[1]) + 1)
+        if not some or some[-1] > max(allowed) or not allowed.issuperset(some):
+            raise Unavailable(f"cpu: {name}={text!r}: this process may use the CPUs {sorted(allowed)}")
+        cpus += some
+    return tuple(cpus)
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    """A positive whole number is on, 0 off; anything else is off too, with a warning, since switches only diagnose."""
+    text = env.get(name) or "0"
+    if text.isascii() and text.isdigit():
+        return int(text) > 0
+    LOG.warning("cpu: %s=%r is ignored: must be 0 or a positive whole number", name, text)
+    return False
 
 
 def choose_level(forced: str | None) -> str:

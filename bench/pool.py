@@ -1,0 +1,69 @@
+"""What the workers of the CPU wheel cost and lose, without kernels: a step, idling, a busy process on one of the cores.
+
+    uv run python bench/pool.py [--threads 1,2,5] [--seconds 1] [--json FILE]
+
+`pool.cpp` is compiled with the wheel's own pool.cpp and program.cpp. Aims: 50 ns a step at one thread, 100 ns at two;
+no more than 50 us of CPU time a worker after a run; beside a busy process at least 0.85 of the fair share. Needs an
+idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from machine import cpu_name
+from peer import BENCH, tool
+from peer_sources import PeerError, peer_dir, run
+
+CPU = BENCH.parent / "plugins" / "cpu"
+SOURCES = (BENCH / "pool.cpp", CPU / "src" / "pool.cpp", CPU / "src" / "program.cpp")
+INCLUDES = (CPU / "src", CPU / "fused", CPU / "include")
+
+
+def build(folder: Path) -> Path:
+    """The program, compiled anew: it must be the tree's own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "pool"
+    include = [word for path in INCLUDES for word in ("-I", path)]
+    run([tool("c++"), "-std=c++17", "-O2", "-pthread", *include, *SOURCES, "-o", program], folder)
+    return program
+
+
+def measure(program: Path, threads: int, seconds: float) -> dict[str, float]:
+    done = subprocess.run([str(program), str(threads), str(seconds)], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise PeerError(f"pool: the program ended with {done.returncode}: {done.stderr.strip()[:200]}")
+    return {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+
+
+def shown(threads: int, found: dict[str, float]) -> str:
+    share = found["beside"] / found["alone"]
+    return (
+        f"{threads} threads: a step of one worker {found['one_ns']:.0f} ns, of all {found['all_ns']:.0f} ns, in turn "
+        f"{found['turns_ns']:.0f} ns; idle {found['idle_us']:.0f} us; beside a busy process {share:.2f} of the rate, "
+        f"{share / found['fair']:.2f} of the fair share"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", default="1,2,5")
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args(arguments)
+    program, figures = build(peer_dir(None)), {}
+    for threads in map(int, asked.threads.split(",")):
+        figures[threads] = measure(program, threads, asked.seconds)
+        print(shown(threads, figures[threads]))
+    if asked.json:
+        asked.json.write_text(json.dumps({"cpu": cpu_name(), "figures": figures}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

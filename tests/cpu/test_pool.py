@@ -1,0 +1,102 @@
+"""The workers of a device: as many as asked for, asleep when idle, bound to CPUs when told, and never the caller."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_fusion import opened
+
+import jackfield as jf
+from jackfield import ops
+from jackfield.errors import Unavailable
+from jackfield_cpu import _native
+from jackfield_cpu.backend import CpuBackend
+from jackfield_cpu.settings import read_settings
+
+binds = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no threads")
+
+
+def steps_of_one_and_all_workers(session):
+    """A run in which segments of one worker and of all take turns, and products that share out pieces."""
+    rng = np.random.default_rng(0)
+    x = y = jf.input("x", (128, 512))
+    w = jf.constant(rng.standard_normal((512, 512), np.float32) / 23)
+    for _ in range(6):
+        y = ops.tanh(ops.linear(ops.add(y, x), w))  # all
+        y = ops.add(y, ops.tanh(ops.sum(y[:1], axis=-1, keepdims=True)))  # one, then all
+    return session.compile(y)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 8, 17])
+def test_any_number_of_workers_makes_the_same(threads):
+    """More than there are CPUs, and more than some steps have pieces; again and again."""
+    x = np.random.default_rng(1).standard_normal((128, 512), np.float32)
+    with opened(threads=1) as (session, _):
+        want = steps_of_one_and_all_workers(session)(x=x)
+    with opened(threads=threads) as (session, _):
+        plan = steps_of_one_and_all_workers(session)
+        for _ in range(20):
+            np.testing.assert_array_equal(plan(x=x), want)
+
+
+def test_idle_workers_sleep():
+    """CPU time, which other processes do not lengthen: 2 ms where spinning would take a second or two."""
+    x = np.ones((128, 512), np.float32)
+    with opened(threads=3) as (session, _):
+        plan = steps_of_one_and_all_workers(session)
+        plan(x=x)
+        spent = []
+        for _ in range(3):
+            plan(x=x)
+            start = time.process_time()
+            time.sleep(0.5)
+            spent.append(time.process_time() - start)
+        assert min(spent) < 0.25
+
+
+@binds
+def test_workers_are_bound_and_the_caller_is_not():
+    mine, before = os.sched_getaffinity(0), threads_now()
+    cpu = max(mine)
+    (device,) = read_device(JACKFIELD_CPU_THREADS="3", JACKFIELD_CPU_AFFINITY=str(cpu))
+    assert device.threads == 3
+    assert os.sched_getaffinity(0) == mine
+    new = threads_now() - before
+    assert len(new) == 2
+    assert all(os.sched_getaffinity(thread) == {cpu} for thread in new)
+
+
+def threads_now():
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+def read_device(**env):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        return CpuBackend().devices()
+
+
+@binds
+def test_lists_of_cpus():
+    first, *_ = sorted(os.sched_getaffinity(0))
+    assert read_settings({}).cpus == read_settings({"JACKFIELD_CPU_AFFINITY": ""}).cpus == ()
+    assert read_settings({"JACKFIELD_CPU_AFFINITY": f"{first},{first}-{first}"}).cpus == (first, first)
+    for wrong in ("x", "1-", "-1", "1,", "1--2", "٣"):
+        with pytest.raises(Unavailable, match="must be numbers of CPUs like 2,3,8-11"):
+            read_settings({"JACKFIELD_CPU_AFFINITY": wrong})
+    for far in ("99999", f"{first}-99999999999999999999", "5-4"):
+        with pytest.raises(Unavailable, match=r"this process may use the CPUs \["):
+            read_settings({"JACKFIELD_CPU_AFFINITY": far})
+
+
+@binds
+def test_a_cpu_that_is_not_there():
+    """Asked of the pool itself, past the settings: numbers beyond 32 and 1024 included."""
+    for cpu in (1023, 40000):
+        with pytest.raises(RuntimeError, match=f"CPU {cpu}"):
+            _native.Pool(2, [cpu])
