@@ -9,6 +9,7 @@ namespace {
 
 constexpr int HEADS = W == 16 ? 4 : 2;  // query heads at a time: accumulators fit the registers
 
+#if !defined(__ARM_NEON)
 JF_INLINE __m128 folded(vf x) {
 #if defined(__AVX512F__)
     const __m256 y = _mm512_castps512_ps256(x) + _mm512_extractf32x8_ps(x, 1);
@@ -19,6 +20,7 @@ JF_INLINE __m128 folded(vf x) {
     return x;
 #endif
 }
+#endif
 
 // Rows of one head lie far apart in a cache that is kept by token: the hardware does not see them coming.
 constexpr int64_t AHEAD = 12;
@@ -27,9 +29,13 @@ JF_INLINE void fetch(const char* row, int64_t nbytes) {
 }
 
 JF_INLINE void store_sums(const vf* x, float* to) {
+#if defined(__ARM_NEON)
+    vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+#else
     __m128 a = folded(x[0]), b = folded(x[1]), c = folded(x[2]), d = folded(x[3]);
     _MM_TRANSPOSE4_PS(a, b, c, d);
     _mm_storeu_ps(to, (a + b) + (c + d));
+#endif
 }
 
 // One query position: its heads lie `q_step` floats apart, padded with zeros to whole vectors.
