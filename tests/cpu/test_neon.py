@@ -1,4 +1,4 @@
-"""The NEON code of the kernels against plain loops, at each aarch64 level, on an emulated CPU that has no more than it."""
+"""The NEON code of the kernels against plain loops, at each aarch64 level on an emulated CPU that has no more."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_code_of_a_richer_level_does_not_run_on_a_lesser_cpu(absent, tmp_path):
     """Else the runs above would not show that a level holds to its instructions."""
     compiler, emulator = tool(COMPILER, absent), tool(EMULATOR, absent)
     source = tmp_path / "usdot.c"
-    source.write_text("int main(void) { __asm__ volatile(\"usdot v0.4s, v1.16b, v2.16b\"); return 0; }\n")
+    source.write_text('int main(void) { __asm__ volatile("usdot v0.4s, v1.16b, v2.16b"); return 0; }\n')
     program = tmp_path / "usdot"
     subprocess.run([compiler, "-static", *flags_of("i8mm"), source, "-o", program], check=True)
-    ran = {cpu: subprocess.run([emulator, "-cpu", cpu, program], capture_output=True).returncode for cpu in CPUS.values()}
-    assert ran["max"] == 0 and ran["cortex-a76"] != 0 and ran["cortex-a72"] != 0
+    runs = [subprocess.run([emulator, "-cpu", c, program], capture_output=True, check=False) for c in CPUS.values()]
+    assert [run.returncode == 0 for run in runs] == [False, False, True]

@@ -1,7 +1,7 @@
 """Builds the wheel of jackfield-cpu for another machine, with nothing but Python packages (`ziglang`, `uv`).
 
 Usage: uv run --with ziglang python plugins/cpu/cross/build.py PLATFORM FOLDER
-PLATFORM: linux-aarch64 or macos-arm64; the wheel, for the Python that runs this, goes into FOLDER and its path is printed.
+PLATFORM: linux-aarch64 or macos-arm64. The wheel, for the Python that runs this, goes into FOLDER; its path is printed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def environment(name: str) -> dict[str, str]:
 def build(name: str, folder: Path) -> Path:
     """The new wheel."""
     with tempfile.TemporaryDirectory(dir=folder) as empty:
-        subprocess.run(command(PLATFORMS[name], Path(empty)), env=environment(name), check=True)  # noqa: S603
+        subprocess.run(command(PLATFORMS[name], Path(empty)), env=environment(name), check=True)
         (wheel,) = Path(empty).glob("*.whl")
         return wheel.replace(folder / wheel.name)
 

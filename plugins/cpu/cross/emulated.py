@@ -2,8 +2,8 @@
 
 Usage: python plugins/cpu/cross/emulated.py FOLDER PACKAGE...
 FOLDER: new; becomes a Debian system of a hundred megabytes. PACKAGE: wheels, or what `uv pip install` takes besides.
-Prints the interpreter's path. It starts itself again as any Python does (sys.executable is a script that calls qemu), so
-workers and probes run too. The variable QEMU_CPU says which CPU it has; as delivered it is `max` without SVE.
+Prints the interpreter's path. It starts itself again as any Python does (sys.executable is a script that calls qemu),
+so workers and probes run too. The variable QEMU_CPU says which CPU it has; without it, `max` without SVE.
 Needs mmdebstrap and qemu-aarch64, and Debian's own package sources.
 """
 
@@ -23,9 +23,9 @@ QEMU_CPU=${{QEMU_CPU:-max,sve=off}} exec qemu-aarch64 -0 "$0" -L "{root}" "{root
 
 
 def source() -> str:
-    """This system's own first source of packages, for aarch64."""
+    """The first source of packages of this system, for aarch64."""
     ask = ("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
-    first = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()[0]  # noqa: S603
+    first = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()[0]
     return f"deb [signed-by={KEYS}] {first} {suite()} main"
 
 
@@ -37,7 +37,7 @@ def make_root(root: Path) -> Path:
     """A Debian system with Python and nothing set up; the interpreter's path. Raises: SystemExit for another Python."""
     include = "--include=python3,libpython3-stdlib,libstdc++6"
     options = ("--quiet", "--variant=extract", "--architectures=arm64", "--mode=root", include)
-    subprocess.run(("mmdebstrap", *options, suite(), str(root), source()), check=True)  # noqa: S603
+    subprocess.run(("mmdebstrap", *options, suite(), str(root), source()), check=True)
     if not (root / f"usr/bin/python{VERSION}").exists():
         raise SystemExit(f"{suite()} has no Python {VERSION}, which runs this: take its own Python for wheels and root")
     python = root / "usr/bin/emulated-python"
@@ -50,7 +50,7 @@ def install(root: Path, packages: list[str]) -> None:
     """Wheels of that machine only: nothing is built here."""
     where = ("--target", str(root / "usr/lib/python3/dist-packages"))
     which = ("--python-version", VERSION, "--python-platform", "aarch64-manylinux_2_28", "--only-binary", ":all:")
-    subprocess.run(("uv", "pip", "install", "--quiet", *where, *which, *packages), check=True)  # noqa: S603
+    subprocess.run(("uv", "pip", "install", "--quiet", *where, *which, *packages), check=True)
 
 
 def main() -> None:
