@@ -54,3 +54,45 @@ def test_code_of_a_richer_level_does_not_run_on_a_lesser_cpu(absent, tmp_path):
     subprocess.run([compiler, "-static", *flags_of("i8mm"), source, "-o", program], check=True)
     runs = [subprocess.run([emulator, "-cpu", c, program], capture_output=True, check=False) for c in CPUS.values()]
     assert [run.returncode == 0 for run in runs] == [False, False, True]
+
+
+X86 = re.compile(r"\b(_mm\w*|__m\d+\w*|_MM_\w+|immintrin\.h|__builtin_ia32\w*|__builtin_shuffle)\b")
+DEFINED = {"__ARM_NEON", "__aarch64__", "__linux__"}
+
+
+def lines_for_aarch64(text):
+    """What the conditions of a C++ file leave on that machine, without comments."""
+    text = re.sub(r"/\*.*?\*/", "", re.sub(r"\\\n", " ", text), flags=re.DOTALL)
+    taken = []  # of each open condition: is its present branch on, was one before
+    for line in (re.sub(r"//.*", "", line).strip() for line in text.splitlines()):
+        word, _, rest = line.removeprefix("#").strip().partition(" ")
+        if not line.startswith("#") or word not in {"if", "ifdef", "ifndef", "elif", "else", "endif"}:
+            if all(on for on, _ in taken):
+                yield line
+        elif word == "endif":
+            taken.pop()
+        elif word in {"elif", "else"}:
+            before = any(taken.pop())
+            taken.append(((word == "else" or holds(rest)) and not before, before))
+        else:
+            taken.append((holds(f"defined({rest})") == (word == "ifdef") if word != "if" else holds(rest), False))
+
+
+def holds(condition):
+    """Of defined(...), !, && and ||; any other word counts as not defined."""
+    words = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda m: str(m.group(1) in DEFINED), condition)
+    words = re.sub(r"\b(?!True\b|False\b)\w+", "False", words)
+    return bool(eval(words.replace("&&", " and ").replace("||", " or ").replace("!", " not ")))
+
+
+@pytest.mark.parametrize("file", sorted(PLUGIN.glob("*/*.h")) + sorted(PLUGIN.glob("*/*.cpp")), ids=lambda f: f.name)
+def test_no_x86_instruction_is_left_on_aarch64(file):
+    """Found without a compiler for that machine: each use of x86's instructions has a branch for NEON beside it."""
+    assert [line for line in lines_for_aarch64(file.read_text()) if X86.search(line)] == []
+
+
+def test_conditions_are_followed():
+    text = "a\n#if defined(__AVX2__)\nb\n#elif defined(__ARM_NEON)\nc\n#else\nd\n#endif\n"
+    text += "#ifndef __ARM_NEON\ne // f\n#endif\ng // h"
+    assert list(lines_for_aarch64(text)) == ["a", "c", "g"]
+    assert list(lines_for_aarch64("#if !defined(__ARM_NEON) || defined(__AVX2__)\n_mm_x\n#else\ny\n#endif")) == ["y"]

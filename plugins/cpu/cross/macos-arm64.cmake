@@ -1,6 +1,6 @@
 set(CMAKE_SYSTEM_NAME Darwin)
 set(CMAKE_SYSTEM_PROCESSOR arm64)
-set(CMAKE_CXX_COMPILER ${CMAKE_CURRENT_LIST_DIR}/zig-c++)
+include(${CMAKE_CURRENT_LIST_DIR}/zig.cmake)
 # There is no SDK: headers and stubs of libraries are those of zig, and nothing is installed with a path inside.
 set(CMAKE_OSX_SYSROOT "")
 set(CMAKE_INSTALL_NAME_TOOL true)

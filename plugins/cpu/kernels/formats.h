@@ -138,7 +138,11 @@ JF_INLINE void nibbles(const uint8_t* q, int row, vi* w) {
     for (int j = 0; j < 4; j++) {
         const vi v = word(q, j, row);
         w[j] = v & every_byte(15);
+#if defined(__ARM_NEON)
+        w[j + 4] = (vi)vshrq_n_u8((uint8x16_t)v, 4);
+#else
         w[j + 4] = (v >> 4) & every_byte(15);
+#endif
     }
 }
 

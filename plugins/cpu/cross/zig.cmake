@@ -1,0 +1,4 @@
+set(CMAKE_CXX_COMPILER ${CMAKE_CURRENT_LIST_DIR}/zig-c++)
+# pybind11 would ask whether the linker optimises, for which zig builds its C++ library again; no target here wants it.
+set(HAS_FLTO_THIN FALSE)
+set(HAS_FLTO FALSE)
