@@ -25,9 +25,10 @@ static int below(int n) { return int(random_bits() % uint32_t(n)); }
 
 // ---- vectors of f32 -------------------------------------------------------------------------------------------------
 
-static const float ODD[] = {0.0f,  -0.0f,   1.5f,   -2.5f,     0x1p-149f,       -0x1p-130f,        3e38f, -1e20f,
-                            65504, 65519.9, 65520,  0x1p-24f,  0x1p-25f,        0x1.8p-25f,        1e-7f, -7.75f,
-                            0.5f,  -0.5f,   126.5f, 126.4999f, __builtin_inff(), -__builtin_inff(), 1e9f,  __builtin_nanf("")};
+static const float ODD[] = {
+    0.0f,  -0.0f,   1.5f,   -2.5f,     0x1p-149f,        -0x1p-130f,        3e38f, -1e20f,
+    65504, 65519.9, 65520,  0x1p-24f,  0x1p-25f,         0x1.8p-25f,        1e-7f, -7.75f,
+    0.5f,  -0.5f,   126.5f, 126.4999f, __builtin_inff(), -__builtin_inff(), 1e9f,  __builtin_nanf("")};
 
 static void check_words() {
     for (float a : ODD)
@@ -56,7 +57,9 @@ static void check_halves() {
         expect(same_bits(got[2], half_to_float(four[2])), "load f16", h, 2, got[2], half_to_float(four[2]));
     }
     for (int i = 0; i < 200000; i++) {
-        const float x = i < int(sizeof ODD / 4) ? ODD[i] : i % 2 ? float_of(random_bits()) : float(below(1 << 20)) * 0x1p-24f;
+        const float x = i < int(sizeof ODD / 4) ? ODD[i]
+                        : i % 2                 ? float_of(random_bits())
+                                                : float(below(1 << 20)) * 0x1p-24f;
         uint16_t four[4];
         store<F16>((char*)four, splat(x));
         const uint16_t want = float_to_half(x);
@@ -76,7 +79,8 @@ static void check_lanes() {
     memcpy(found, &looked, 16);
     for (int i = 0; i < 16; i++) expect(found[i] == table[index[i]], "look_up", i, 0, found[i], table[index[i]]);
     for (int i = 0; i < 4; i++) {
-        expect(unsigned_lanes(bytes + 9)[i] == bytes[9 + i], "unsigned_lanes", i, 0, unsigned_lanes(bytes + 9)[i], bytes[9 + i]);
+        expect(unsigned_lanes(bytes + 9)[i] == bytes[9 + i], "unsigned_lanes", i, 0, unsigned_lanes(bytes + 9)[i],
+               bytes[9 + i]);
         expect(signed_lanes(bytes + 9)[i] == int8_t(bytes[9 + i]), "signed_lanes", i, 0, signed_lanes(bytes + 9)[i], 0);
     }
     static float lines[GROUP * LINE], columns[10 * GROUP];
@@ -183,8 +187,7 @@ static void check_tile() {
     }
     const int64_t blocks = K / block_length(D);
     alignas(64) float out[2][WIDTH][GROUP] = {};
-    if constexpr (Format<D>::WAY == DIRECT)
-        tile<D, WIDTH>(group, group + quants_at(D, K), panel, blocks, out[0][0]);
+    if constexpr (Format<D>::WAY == DIRECT) tile<D, WIDTH>(group, group + quants_at(D, K), panel, blocks, out[0][0]);
     if constexpr (IS_STAGED<D>) {
         constexpr int32_t form = staged_form(a.halves, a.affine);
         static uint8_t bytes[K / 32 * STAGED_QUANTS], factors[K / 32 * staged_scales(a)];

@@ -88,7 +88,9 @@ JF_INLINE void widen(vi* w) {
 #endif
 
 // Products of signed bytes want those of 8-bit weights signed: 128 less, which leaves no offset.
-constexpr bool made_signed(Products products, int bits) { return (products == SIGNED || products == LONG) && bits == 8; }
+constexpr bool made_signed(Products products, int bits) {
+    return (products == SIGNED || products == LONG) && bits == 8;
+}
 
 // Products of several rows of x side by side, because each instruction waits for the sum before it.
 constexpr bool side_by_side(Products products) { return products == VNNI || products == SIGNED; }
@@ -197,9 +199,14 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
 }
 
 // Unrolled, shifts are constants and neighbours share loads: half the time for one row. Narrow vectors, whose code is
-// many times longer, go without.
+// many times longer, go without, but for one row with NEON.
+#if defined(__ARM_NEON)
+constexpr int UNROLLED_ROWS = 1;
+#else
+constexpr int UNROLLED_ROWS = W > 4 ? 4 : 0;
+#endif
 template <int32_t D, int WIDTH>
-constexpr bool UNROLLED = WIDTH <= 4 && W > 4 && Format<D>::UNITS > 1;
+constexpr bool UNROLLED = WIDTH <= UNROLLED_ROWS && Format<D>::UNITS > 1;
 
 // out[m][r] += row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
