@@ -62,7 +62,7 @@ def test_a_platform_has_a_toolchain_file_and_the_manifest_names_it(name):
     (backend,) = json.loads((PLUGIN / "backend.json").read_text())["backends"]
     assert name.replace("-", "/") in backend["platforms"]
     env, asked = build.environment(name), build.command(build.PLATFORMS[name], Path("out"))
-    assert env["_PYTHON_HOST_PLATFORM"] == build.PLATFORMS[name].tag and Path(env["CMAKE_TOOLCHAIN_FILE"]).stem == name
+    assert env["_PYTHON_HOST_PLATFORM"] == build.PLATFORMS[name].host and Path(env["CMAKE_TOOLCHAIN_FILE"]).stem == name
     version = f"{sys.version_info.major}{sys.version_info.minor}"
     assert any(f".cpython-{version}-" in word for word in asked)
 

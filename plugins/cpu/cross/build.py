@@ -18,18 +18,21 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Platform:
-    """target: as zig calls it, with the oldest system library or system that will do; tag: of the wheel; module: what
-    the import system of that platform calls an extension module, after the version of Python.
+    """target: as zig calls it, with the oldest system library or system that will do; host: as Python calls it; tag: of
+    the wheel; module: what the import system of that platform calls an extension module, after the version of Python.
     """
 
     target: str
+    host: str
     tag: str
     module: str
 
 
 PLATFORMS = {
-    "linux-aarch64": Platform("aarch64-linux-gnu.2.28", "manylinux_2_28_aarch64", "aarch64-linux-gnu.so"),
-    "macos-arm64": Platform("aarch64-macos.13.0", "macosx_13_0_arm64", "darwin.so"),
+    "linux-aarch64": Platform(
+        "aarch64-linux-gnu.2.28", "linux-aarch64", "manylinux_2_28_aarch64", "aarch64-linux-gnu.so"
+    ),
+    "macos-arm64": Platform("aarch64-macos.13.0", "macosx-13.0-arm64", "macosx_13_0_arm64", "darwin.so"),
 }
 
 
@@ -45,7 +48,7 @@ def environment(name: str) -> dict[str, str]:
     """What tells Python's build tools the platform, cmake its compiler, and that compiler its target."""
     platform = PLATFORMS[name]
     own = {
-        "_PYTHON_HOST_PLATFORM": platform.tag,
+        "_PYTHON_HOST_PLATFORM": platform.host,
         "CMAKE_TOOLCHAIN_FILE": str(HERE / f"{name}.cmake"),
         "ZIG_TARGET": platform.target,
         "ZIG_PYTHON": sys.executable,
@@ -54,9 +57,12 @@ def environment(name: str) -> dict[str, str]:
 
 
 def build(name: str, folder: Path) -> Path:
-    """The new wheel."""
+    """The new wheel. Build tools know no manylinux: what the compiler was bound to is said afterwards."""
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         subprocess.run(command(PLATFORMS[name], Path(empty)), env=environment(name), check=True)
+        (plain,) = Path(empty).glob("*.whl")
+        retag = ("uv", "tool", "run", "wheel", "tags", "--remove", "--platform-tag", PLATFORMS[name].tag, str(plain))
+        subprocess.run(retag, check=True)
         (wheel,) = Path(empty).glob("*.whl")
         return wheel.replace(folder / wheel.name)
 
