@@ -20,7 +20,7 @@ from jackfield.backend import (
     Packing,
     Reason,
 )
-from jackfield.conformance.suites import SUITES
+from jackfield.conformance.suites import SUITES, memory
 from jackfield.conformance.trials import Subject
 from jackfield.conformance.worker import outcome
 from jackfield.dtypes import bf16, f32, i64, q4_0
@@ -550,6 +550,25 @@ class LeaksByCall(ReferenceDevice):
 @pytest.mark.parametrize(("device", "where"), [(Leaks, "memory/programs"), (LeaksByCall, "memory/calls")])
 def test_memory(device, where):
     assert set(bad("memory", Few(device()), where)) >= {where}
+
+
+@pytest.mark.parametrize("kept", [object, lambda: bytearray(64 << 10)])
+def test_growth_is_a_leak_where_it_goes_on(kept):
+    """A cache that fills once, late, is none; what is left behind each time is, however late it begins."""
+    pile = []
+
+    def once(number):
+        if 150 <= number < 400:
+            pile.append(kept())
+
+    def always(number):
+        if number >= 150:
+            pile.append(kept())
+
+    assert memory.grows(once, 500, "turns") == []
+    found = memory.grows(always, 500, "turns")
+    assert any("objects of Python" in text for text in found)
+    assert any("in memory" in text for text in found) == (kept is not object)
 
 
 class OneScratch(ReferenceDevice):

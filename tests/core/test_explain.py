@@ -23,11 +23,11 @@ run 0 on one:0, 2 steps
   copy.0: inserted
   add.0 -> f32[6, 4]
     not on reference:0: cheaper on one:0: 0.2 us there, 30.2 us here
-run 1 on reference:0, 1 steps
+run 1 on reference:0, 1 step
   softmax.0 -> f32[6, 4]
     not on one:0: softmax: not today
     copied in: add from one:0, 96 bytes
-run 2 on one:0, 1 steps
+run 2 on one:0, 1 step
   multiply.0 -> f32[6, 4]
     copied in: softmax from reference:0, 96 bytes
 copy inserted before add.0 on one:0: transpose, 96 bytes; add reads its operand 0 dense

@@ -594,7 +594,7 @@ def test_exactly_one_warning_and_each_reason_once(caplog):
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warnings == [
         (
-            "3 nodes: one:0 1, reference:0 2 (multiply: no products); 1 copies, 12 bytes; "
+            "3 nodes: one:0 1, reference:0 2 (multiply: no products); 1 copy, 12 bytes; "
             "one:0 was asked for and gets 33% of the declared work"
         )
     ]

@@ -13,7 +13,9 @@ from one_step import BACKEND, LEVELS, Tensor, device, packed, plain, run, spaced
 
 from jackfield.backend import DTYPES, Spec, Step
 from jackfield.dtypes.activations import quantise_q8_0, quantise_q8_K
-from jackfield.errors import BadIndex
+from jackfield.errors import BadIndex, Unavailable
+from jackfield_cpu import _native
+from jackfield_cpu.settings import read_settings
 
 BLOCKS = tuple(name for name, dtype in DTYPES.items() if dtype.is_block and not dtype.is_activation)
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -299,6 +301,55 @@ def test_inf_and_nan_stay_in_their_row_of_a_float_product(level):
     same_bits(y[[0, 1, 3, 5]], clean[[0, 1, 3, 5]])
     assert np.isnan(y[2]).all()
     np.testing.assert_array_equal(y[4], np.inf * np.sign(array[:, 0]))
+
+
+@pytest.fixture
+def bf16_products():
+    """Chooses how bf16 weights are multiplied; afterwards it is as it was."""
+    yield _native.set_bf16_products
+    _native.set_bf16_products("auto")
+
+
+@levels
+def test_paired_bf16_products_round_x_and_nothing_else(level, bf16_products):
+    """Against f64 on x rounded to bf16: odd and even columns, every width of panel, plain and packed, any threads."""
+    rng = np.random.default_rng(53)
+    for k in (0, 1, 2, 63, 64, 65, 257, 600):
+        x = rng.standard_normal((33, k), np.float32)
+        for n in (1, 16, 33):
+            array = rng.standard_normal((n, k)).astype(ml_dtypes.bfloat16)
+            want, size = grouped(x.astype(ml_dtypes.bfloat16).astype(np.float64), array.astype(np.float64))
+            bf16_products("paired")
+            whole = multiply(level, x, plain(array), threads=2)
+            for rows in (1, 2, 3, 5, 17, 33):
+                y = multiply(level, x[:rows], plain(array), threads=1 + rows % 3)
+                assert_near(y, want[:rows], size[:rows])
+                same_bits(y, whole[:rows])
+                if k:
+                    same_bits(y, multiply(level, x[:rows], packed(plain(array)), threads=2))
+            exact = multiply(level, x, plain(array), precision="f32")
+            bf16_products("widened")
+            same_bits(exact, multiply(level, x, plain(array)))
+
+
+@levels
+def test_inf_and_nan_stay_in_their_row_of_a_paired_product(level, bf16_products):
+    bf16_products("paired")
+    rng = np.random.default_rng(59)
+    array, x = rng.standard_normal((19, 41)).astype(ml_dtypes.bfloat16), rng.standard_normal((6, 41)).astype(np.float32)
+    clean = multiply(level, x, plain(array))
+    x[2, 3], x[4, 40], x[5, 1] = np.nan, np.inf, np.uint32(0x7F800001).view(np.float32)
+    y = multiply(level, x, plain(array))
+    same_bits(y[[0, 1, 3]], clean[[0, 1, 3]])
+    assert np.isnan(y[[2, 5]]).all()
+    np.testing.assert_array_equal(y[4], np.inf * np.sign(array[:, 40].astype(np.float32)))
+
+
+def test_unknown_ways_of_bf16_products_are_refused():
+    assert not _native.set_bf16_products("doubled")
+    with pytest.raises(Unavailable, match=r"JACKFIELD_CPU_BF16='doubled': must be one of auto, widened, paired"):
+        read_settings({"JACKFIELD_CPU_BF16": "doubled"})
+    assert read_settings({}).bf16 == "auto"
 
 
 @levels

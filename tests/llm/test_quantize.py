@@ -27,11 +27,16 @@ from hypothesis import strategies as st
 import jackfield as jf
 import jackfield_llm
 from jackfield.cli.app import app
-from jackfield_llm import quantized_file
+from jackfield_llm import quantized_file, whole_file
 from jackfield_llm.errors import QuantizationError
 from jackfield_llm.importance import read_importance
 from jackfield_llm.quantization import FILE_TYPES
 from jackfield_llm.quantized_file import quantize
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 RECORDED = json.loads((families.FOLDER.parent / "quantize" / "mixes.json").read_text())
 DTYPES = jf.dtypes.DTYPES
@@ -589,6 +594,7 @@ def test_help():
 PROGRAM = """
 import resource, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if int(sys.argv[1]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 from jackfield.cli import main
@@ -660,6 +666,50 @@ def test_a_name_may_be_as_long_as_the_file_system_takes(length, letter, tmp_path
     name = letter * (length // len(letter.encode()))
     quantize(made(tmp_path, {"a.weight": matrix()}), tmp_path / name, "q8_0")
     assert left(tmp_path) == sorted(["in.gguf", name])
+
+
+@pytest.mark.skipif(fcntl is None, reason="a file that is open can be removed on POSIX alone")
+@pytest.mark.parametrize("moment", ["made", "locked"])
+def test_a_hidden_file_that_another_writer_removes_is_made_again(moment, tmp_path, monkeypatch):
+    """Between its making and its lock it looks abandoned; later, under its lock, it does not."""
+    lock, seen = whole_file._lock, []
+
+    def while_another_looks(handle):
+        moments = {"made": lambda: None, "locked": lambda: lock(handle)}
+        moments[moment]()
+        for part in parts(tmp_path):
+            seen.append(part)
+            whole_file._remove_abandoned(tmp_path / part)
+        lock(handle)
+        monkeypatch.setattr(whole_file, "_lock", lock)
+
+    monkeypatch.setattr(whole_file, "_lock", while_another_looks)
+    with whole_file.whole_file(tmp_path / "out") as part:
+        assert seen
+        assert (part.name in seen) == (moment == "locked")
+        part.write_bytes(b"head")
+        whole_file._remove_abandoned(part)
+        with part.open("ab") as out:
+            out.write(b" and body")
+    assert (tmp_path / "out").read_bytes() == b"head and body"
+    assert left(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif(fcntl is None, reason="a file that is open can be removed on POSIX alone")
+def test_a_remover_that_comes_late_leaves_the_new_file_of_that_name(tmp_path, monkeypatch):
+    """It opened a file that is gone by the time it has the lock."""
+    old = tmp_path / ".out.1.part"
+    old.touch()
+    flock = fcntl.flock
+
+    def swapped(handle, flags):
+        old.unlink()
+        old.write_bytes(b"another's")
+        flock(handle, flags)
+
+    monkeypatch.setattr(fcntl, "flock", swapped)
+    whole_file._remove_abandoned(old)
+    assert old.read_bytes() == b"another's"
 
 
 def test_threads_that_write_the_same_file_do_not_mix(tmp_path):

@@ -262,15 +262,20 @@ def _homes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any
 # Text
 
 
+def _counted(count: int, word: str) -> str:
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{count} {word if count == 1 else plural}"
+
+
 def _text(data: Mapping[str, Any]) -> str:
     s = data["summary"]
     shares = ", ".join(f"{name} {n} ({s['share'][name]:.0%} of the work)" for name, n in s["by_device"].items())
-    head = f"{data['selection']}, policy {data['policy']}: {s['nodes']} nodes: {shares or 'nothing runs'}"
-    lines = [f"{head}; {s['copies']} copies, {size(s['bytes_moved'])}"]
+    head = f"{data['selection']}, policy {data['policy']}: {_counted(s['nodes'], 'node')}: {shares or 'nothing runs'}"
+    lines = [f"{head}; {_counted(s['copies'], 'copy')}, {size(s['bytes_moved'])}"]
     lines += [f"note: {note}" for note in data["notes"]]
     nodes = {node["id"]: node for node in data["nodes"]}
     for number, run in enumerate(data["runs"]):
-        lines.append(f"run {number} on {run['device']}, {len(run['nodes'])} steps")
+        lines.append(f"run {number} on {run['device']}, {_counted(len(run['nodes']), 'step')}")
         for name in run["nodes"]:
             lines += _node_lines(name, nodes.get(name))
     for i in data["inserted"]:
@@ -344,7 +349,7 @@ def summary(drawn: Blueprint) -> str:
         parts.append(f"{drawn.panel.name(device)} {count}" + (f" ({text})" if text else ""))
     copies = [copy for run in drawn.runs for copy in run.copies]
     moved = size(sum(copy.nbytes for copy in copies))
-    return f"{len(drawn.flow.nodes)} nodes: {', '.join(parts)}; {len(copies)} copies, {moved}"
+    return f"{_counted(len(drawn.flow.nodes), 'node')}: {', '.join(parts)}; {_counted(len(copies), 'copy')}, {moved}"
 
 
 def _why_moved(drawn: Blueprint, node: Tensor) -> Reason | None:

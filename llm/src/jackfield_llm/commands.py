@@ -76,7 +76,10 @@ def _model_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document with the text and the figures.")
 def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
-    """Answer PROMPT from a GGUF model; '-' reads it from standard input."""
+    """Answer PROMPT from a GGUF model.
+
+    A PROMPT of - is read from standard input.
+    """
     with quietly():
         if prompt == "-":
             prompt = _input().read()

@@ -48,10 +48,11 @@ def evaluate(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Tell how far MODEL's predictions are from those of another file or another device.
+    """Compare a model's predictions with another's.
 
-    MODEL and FILE are a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default", which MODEL is where none is
-    given. Both read a text; after each token P is what the other model expects next, and Q what MODEL expects.
+    The other is another file, or the same one on another device. MODEL and FILE are a path, hf:owner/repo/file.gguf,
+    pkg:NAME==VERSION or "default", which MODEL is where none is given. Both read a text; after each token P is what
+    the other model expects next, and Q what MODEL expects.
 
     \b
     KL divergence  mean of sum P (log P - log Q), in nats; 0 where both agree
@@ -83,6 +84,8 @@ def evaluate(
                 "text": "jackfield_llm/eval_text.txt" if text is None else text,
                 "window": window,
             }
+    if (names["model"], names["device"]) == (names["against"], names["against_device"]):
+        click.echo(f"note: both sides are {names['model']} on {names['device']}: they can't differ", err=True)
     click.echo(_document(names, found) if as_json else _table(names, found))
 
 
@@ -128,7 +131,7 @@ def _table(names: dict[str, Any], found: Figures) -> str:
     rows = (
         ("model", f"{names['model']} on {names['device']}"),
         ("against", f"{names['against']} on {names['against_device']}"),
-        ("text", f"{names['text']}: {found.positions} tokens predicted, windows of {names['window']}"),
+        ("text", f"{names['text']}: {found.positions} tokens predicted, {_windows(found.positions, names['window'])}"),
         ("KL divergence", f"{_said(found.kl, 6)}; 99th percentile {found.kl_99:.6f}, largest {found.kl_max:.6f}"),
         ("RMS of dp", _percent(found.rms)),
         ("same top", _percent(found.agreement)),
@@ -136,6 +139,10 @@ def _table(names: dict[str, Any], found: Figures) -> str:
         ("ratio", _said(found.ratio, 6)),
     )
     return "\n".join(f"{name:<14} {value}" for name, value in rows)
+
+
+def _windows(positions: int, window: int) -> str:
+    return f"windows of {window}" if positions > window else "one window"
 
 
 def _said(estimate: Estimate, digits: int) -> str:

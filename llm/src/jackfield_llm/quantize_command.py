@@ -51,10 +51,11 @@ def quantize(
     force: bool,
     threads: int | None,
 ) -> None:
-    """Write the model IN.gguf again as OUT.gguf, its matrices in smaller types.
+    """Write a model again, its matrices in smaller types.
 
-    IN.gguf is a path, hf:owner/repo/file.gguf, pkg:NAME==VERSION or "default". Which matrix gets which type is decided
-    as in llama.cpp; vectors, norms and routers stay as they are. OUT.gguf appears when it is complete.
+    The model IN.gguf becomes OUT.gguf, which appears when it is complete. IN.gguf is a path, hf:owner/repo/file.gguf,
+    pkg:NAME==VERSION or "default". Which matrix gets which type is decided as in llama.cpp; vectors, norms and routers
+    stay as they are.
     """
     with quietly(), _ended_in_order(), Bar() as bar:
         summary = quantized_file.quantize(

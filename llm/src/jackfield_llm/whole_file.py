@@ -32,10 +32,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     for old in path.parent.iterdir():
         if re.fullmatch(re.escape(before) + r"\d+(-\d+)?\.part", old.name):
             _remove_abandoned(old)
-    part = path.with_name(f"{before}{os.getpid()}-{next(_numbers)}.part")
-    lock = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+    part, lock = _made(path, before)
     try:
-        _lock(lock)
         yield part
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -58,10 +56,29 @@ def _hidden(path: Path) -> str:
     return f".{hashlib.sha256(raw).hexdigest()[:32]}."
 
 
+def _made(path: Path, before: str) -> tuple[Path, int]:
+    """A new hidden file and its handle, locked. Before, another writer may take it for abandoned: then once more."""
+    while True:
+        part = path.with_name(f"{before}{os.getpid()}-{next(_numbers)}.part")
+        lock = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        _lock(lock)
+        if _is_at(part, lock):
+            return part, lock
+        os.close(lock)
+
+
 def _lock(handle: int) -> None:
     if fcntl is not None:
         with suppress(OSError):  # a file system without locks: then nobody can take one there either
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # who looks whether it is abandoned holds it for a moment
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether the path still names the file that was opened."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(handle))  # noqa: PTH116 - beside fstat
+    except FileNotFoundError:
+        return False
 
 
 def _remove_abandoned(part: Path) -> None:
@@ -75,7 +92,8 @@ def _remove_abandoned(part: Path) -> None:
         handle = os.open(part, os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails also where there are no locks
-            part.unlink()
+            if _is_at(part, handle):  # else another has removed it, and the name may be taken again
+                part.unlink()
         finally:
             os.close(handle)
 

@@ -17,10 +17,13 @@ int32_t product_workers(const Product& p, int32_t most) {
 
 void multiply(const Product& p, const Team& team, char* scratch) {
     if (!p.rows || !p.n) return;
-    if (in_floats(p))
-        multiply_floats(p, team, scratch);
-    else
-        multiply_blocks(p, team, scratch);
+    if (!in_floats(p)) return multiply_blocks(p, team, scratch);
+    const Bf16Products how = p.dtype == BF16 && !p.exact ? bf16_products : WIDENED;
+#if defined(JF_LEVEL_vnni)
+    if (how == PAIRED_BY_INSTRUCTION) return multiply_floats<PairInstruction>(p, team, scratch);
+#endif
+    if (how != WIDENED) return multiply_floats<Pairs>(p, team, scratch);
+    multiply_floats<Singles<F32>>(p, team, scratch);
 }
 
 namespace {

@@ -1,4 +1,5 @@
 // Products in f32 over all rows and matrices of a Product: float weights, and block weights when x must not be rounded.
+// A bf16 weight may meet x rounded to bf16, in pairs of columns: see Terms in tiles_floats.h.
 #pragma once
 #include "products.h"
 #include "products_blocks.h"
@@ -28,16 +29,33 @@ struct FloatScratch {
     }
 };
 
-// Rows of x into panels of columns.
-inline void spread_rows(const Product& p, float* x, float* line, int64_t from, int64_t to) {
+template <class Terms>
+JF_INLINE int64_t lanes_of(int64_t columns) {
+    return (columns + Terms::COLUMNS - 1) / Terms::COLUMNS;
+}
+
+// n floats to lanes of four bytes, in place: rounded pairs where a lane holds two.
+template <class Terms>
+JF_INLINE void to_lanes(float* line, int64_t n) {
+    if constexpr (Terms::COLUMNS == 2) {
+        if (n & 1) line[n] = 0;  // a line has room for it
+        int64_t i = 0;
+        for (char* to = (char*)line; i < n; i += W, to += 2 * W) store<BF16>(to, load_lanes(line + i));
+    }
+}
+
+// Rows of x into panels of lanes.
+template <class Terms>
+void spread_rows(const Product& p, float* x, float* line, int64_t from, int64_t to) {
     each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
         const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST_FLOAT);
-        float* at = x + (begin + panel.start) * p.k + (t - begin - panel.start);
+        char* at = (char*)(x + (begin + panel.start) * lanes_of<Terms>(p.k) + (t - begin - panel.start));
         const char* row = p.x(p, t);
         for (int64_t k = 0; k < p.k; k += DEPTH) {
             const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
             read_floats(p.x_dtype, row + k * p.x_stride, p.x_stride, n, line);
-            for (int64_t i = 0; i < n; i++) at[(k + i) * panel.width] = line[i];
+            to_lanes<Terms>(line, n);
+            for (int64_t i = 0; i < lanes_of<Terms>(n); i++, at += 4 * panel.width) memcpy(at, line + i, 4);
         }
     });
 }
@@ -82,38 +100,68 @@ inline const float* weight_columns(const Product& p, const char* matrix, int64_t
     return columns;
 }
 
+// The same as lanes of a Terms.
+template <class Terms>
+const char* weight_lanes(const Product& p, const char* matrix, int64_t g, int64_t k, int64_t n, float* columns,
+                         float* lines) {
+    if constexpr (Terms::COLUMNS == 1) {
+        return (const char*)weight_columns(p, matrix, g, k, n, columns, lines);
+    } else {
+        if (p.layout == ROWS16) {
+            pair_columns(matrix + g * group_nbytes(p.dtype, p.k) + k * 2 * GROUP, n, (char*)columns);
+        } else {
+            weight_columns(p, matrix, g, k, n, columns, lines);
+            pair_floats(columns, n);
+        }
+        return (const char*)columns;
+    }
+}
+
+// Packed floats for a narrow panel are widened on the way, since none is read twice.
+inline FloatTile find_direct_tile(const Product& p, int64_t rows) {
+    if (p.layout != ROWS16 || is_block(p.dtype) || rows > 4) return nullptr;
+    if (p.dtype == F16) return find_narrow_tile<Singles<F16>>(rows);
+    if (p.dtype == BF16) return find_narrow_tile<Singles<BF16>>(rows);
+    return find_narrow_tile<Singles<F32>>(rows);
+}
+
 // Rows [from, to) of a segment times one group; no more than ROWS_AT_ONCE, from a multiple of it.
-inline void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g,
-                          char* own) {
+template <class Terms>
+void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t from, int64_t to, int64_t g, char* own) {
     const FloatScratch s(p, 1);
     float *columns = (float*)own, *lines = (float*)(own + s.columns), *sums = (float*)(own + s.columns + s.lines);
     const int64_t begin = p.begin(segment), n0 = g * GROUP, valid = p.n - n0 < GROUP ? p.n - n0 : GROUP;
     memset(sums, 0, size_t((to - from) * GROUP * 4));
-    for (int64_t k = 0; k < p.k; k += DEPTH) {
+    const int64_t lanes = lanes_of<Terms>(p.k);
+    const FloatTile direct = Terms::COLUMNS == 1 ? find_direct_tile(p, to - from) : nullptr;
+    if (direct) direct(p.matrix(p, segment) + g * group_nbytes(p.dtype, p.k), x + (begin + from) * lanes, p.k, sums);
+    for (int64_t k = direct ? p.k : 0; k < p.k; k += DEPTH) {
         const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
-        const float* w = weight_columns(p, p.matrix(p, segment), g, k, n, columns, lines);
+        const char* w = weight_lanes<Terms>(p, p.matrix(p, segment), g, k, n, columns, lines);
         for (int64_t start = from, width; start < to; start += width) {
             width = panel_width(p.end(segment) - begin - start, WIDEST_FLOAT);
-            find_float_tile(width)(w, x + (begin + start) * p.k + k * width, n, sums + (start - from) * GROUP);
+            const float* panel = x + (begin + start) * lanes + k / Terms::COLUMNS * width;
+            find_float_tile<Terms>(width)(w, panel, n, sums + (start - from) * GROUP);
         }
     }
     for (int64_t m = from; m < to; m++) store_results(p, p.y(p, begin + m), n0, valid, sums + (m - from) * GROUP);
 }
 
-inline void multiply_floats(const Product& p, const Team& team, char* scratch) {
+template <class Terms>
+void multiply_floats(const Product& p, const Team& team, char* scratch) {
     const FloatScratch s(p, team.count);
     float* x = (float*)s.x_at(scratch, team);
     char* own = s.own_at(scratch, team);
     const Share part = s.own_x ? Share{0, p.rows} : share(p.rows, team);
-    spread_rows(p, x, (float*)own, part.begin, part.end);
+    spread_rows<Terms>(p, x, (float*)own, part.begin, part.end);
     if (!s.own_x) team.barrier();
 
     const int64_t groups = groups_of(p.n);
     for (int64_t i = team.index; (i = team.count > 1 ? team.next() : i) < groups * p.segments; i++) {
         const int64_t segment = i / groups, rows = p.end(segment) - p.begin(segment);
         for (int64_t from = 0; from < rows; from += ROWS_AT_ONCE)
-            multiply_rows(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE, i % groups,
-                          own);
+            multiply_rows<Terms>(p, x, segment, from, rows - from < ROWS_AT_ONCE ? rows : from + ROWS_AT_ONCE,
+                                 i % groups, own);
     }
 }
 

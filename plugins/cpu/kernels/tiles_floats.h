@@ -1,6 +1,9 @@
 // Products in f32: sixteen columns of the result (rows of a weight) times a panel of x, both laid out column by column.
 // Sums run over stretches of 64 columns, each from zero, which are then added up in order: a row of x gives the same
 // bits whatever else is in its panel, and long sums keep their digits.
+//
+// A lane holds one column in f32, or a pair of columns in bf16 (the first in the low half), whose two products an
+// instruction adds to an f32 sum. What differs is a Terms class: COLUMNS of a lane, the weight's lanes, `add`.
 #pragma once
 #include "packing.h"
 #include "simd.h"
@@ -14,23 +17,57 @@ constexpr int WIDEST_FLOAT = W == 16 ? 16 : 4;
 
 JF_INLINE vf load_lanes(const float* p) { return load<F32>((const char*)p); }
 
-// acc[s] += sum over k < n of x[(s*STRETCH + k), m] * w[...], for COUNT stretches side by side.
-template <int WIDTH, int COUNT>
-JF_INLINE void stretches(const float* w, const float* x, int64_t n, float* total) {
+// Columns of a float weight as they lie in memory.
+template <DType D>
+struct Singles {
+    static constexpr int64_t COLUMNS = 1, NBYTES = bytes_of<D>;  // of a lane
+    static JF_INLINE vf weight(const char* w, int64_t lane) { return load<D>(w + lane * NBYTES); }
+    static JF_INLINE vf add(vf sum, vf w, const float& x) { return fma(w, splat(x), sum); }
+};
+
+// Pairs, in words every level has. A product of two bf16 is exact in f32.
+struct Pairs {
+    static constexpr int64_t COLUMNS = 2, NBYTES = 4;
+    static JF_INLINE vf weight(const char* w, int64_t lane) { return load<F32>(w + lane * NBYTES); }
+    static JF_INLINE vf low(vi pair) { return of_bits(pair << 16); }
+    static JF_INLINE vf high(vi pair) { return of_bits(pair & int32_t(0xffff0000)); }
+    static JF_INLINE vf add(vf sum, vf w, const float& x) {
+        int32_t bits;
+        memcpy(&bits, &x, 4);  // never as a float: a pair may look like a NaN, and be changed
+        const vi pair = vi{} + bits;
+        return fma(low(bits_of(w)), low(pair), fma(high(bits_of(w)), high(pair), sum));
+    }
+};
+
+#if defined(JF_LEVEL_vnni)
+// The same by the instruction of AVX512-BF16, which takes subnormal numbers for 0. As text, so that the level need not
+// be compiled for CPUs that have it; whoever calls has asked the CPU.
+struct PairInstruction : Pairs {
+    static JF_INLINE vf add(vf sum, vf w, const float& x) {
+        __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
+        return sum;
+    }
+};
+#endif
+
+// acc[s] += sum over k < n lanes of x[(s*STRETCH + k), m] * w[...], for COUNT stretches side by side.
+template <class Terms, int WIDTH, int COUNT>
+JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total) {
     constexpr int PARTS = GROUP / W;
+    constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
     vf acc[COUNT][PARTS][WIDTH] = {};
     for (int64_t k = 0; k < n; k++) {
 #pragma GCC unroll 4
         for (int s = 0; s < COUNT; s++) {
-            const float *wk = w + (s * STRETCH + k) * GROUP, *xk = x + (s * STRETCH + k) * WIDTH;
+            const float* xk = x + (s * LANES + k) * WIDTH;
             vf lanes[PARTS];
 #pragma GCC unroll 4
-            for (int part = 0; part < PARTS; part++) lanes[part] = load_lanes(wk + W * part);
+            for (int part = 0; part < PARTS; part++) lanes[part] = Terms::weight(w, (s * LANES + k) * GROUP + W * part);
 #pragma GCC unroll 16
             for (int m = 0; m < WIDTH; m++)
 #pragma GCC unroll 4
                 for (int part = 0; part < PARTS; part++)
-                    acc[s][part][m] = fma(lanes[part], splat(xk[m]), acc[s][part][m]);
+                    acc[s][part][m] = Terms::add(acc[s][part][m], lanes[part], xk[m]);
         }
     }
 #pragma GCC unroll 16
@@ -45,41 +82,43 @@ JF_INLINE void stretches(const float* w, const float* x, int64_t n, float* total
 }
 
 // total[m][r] += x[k][m] * w[k][r] over n columns.
-template <int WIDTH>
-void tile_floats(const float* w, const float* x, int64_t n, float* total) {
+template <class Terms, int WIDTH>
+void tile_floats(const char* w, const float* x, int64_t n, float* total) {
     constexpr int COUNT = WIDTH <= 2 ? 4 : 1;  // narrow panels keep the units busy with several stretches at once
+    constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
+    const int64_t all = (n + Terms::COLUMNS - 1) / Terms::COLUMNS;
     int64_t k = 0;
-    for (; k + COUNT * STRETCH <= n; k += COUNT * STRETCH)
-        stretches<WIDTH, COUNT>(w + k * GROUP, x + k * WIDTH, STRETCH, total);
-    for (; k < n; k += STRETCH)
-        stretches<WIDTH, 1>(w + k * GROUP, x + k * WIDTH, n - k < STRETCH ? n - k : STRETCH, total);
+    for (; k + COUNT * LANES <= all; k += COUNT * LANES)
+        stretches<Terms, WIDTH, COUNT>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, LANES, total);
+    for (; k < all; k += LANES)
+        stretches<Terms, WIDTH, 1>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, all - k < LANES ? all - k : LANES,
+                                   total);
 }
 
-typedef void (*FloatTile)(const float* w, const float* x, int64_t n, float* total);
+typedef void (*FloatTile)(const char* w, const float* x, int64_t n, float* total);
 
-inline FloatTile find_float_tile(int64_t width) {
+// For 1 to 4 rows of x.
+template <class Terms>
+FloatTile find_narrow_tile(int64_t width) {
     switch (width) {
         case 1:
-            return tile_floats<1>;
+            return tile_floats<Terms, 1>;
         case 2:
-            return tile_floats<2>;
+            return tile_floats<Terms, 2>;
         case 3:
-            return tile_floats<3>;
-        case 4:
-            return tile_floats<4>;
-        case 8:
-            if constexpr (WIDEST_FLOAT >= 8)
-                return tile_floats<8>;
-            else
-                return nullptr;
-        case 16:
-            if constexpr (WIDEST_FLOAT >= 16)
-                return tile_floats<16>;
-            else
-                return nullptr;
+            return tile_floats<Terms, 3>;
         default:
-            return nullptr;
+            return tile_floats<Terms, 4>;
     }
+}
+
+template <class Terms>
+FloatTile find_float_tile(int64_t width) {
+    if constexpr (WIDEST_FLOAT == 16) {
+        if (width == 16) return tile_floats<Terms, 16>;
+        if (width == 8) return tile_floats<Terms, 8>;
+    }
+    return find_narrow_tile<Terms>(width);
 }
 
 // ---- weights, column by column --------------------------------------------------------------------------------------
@@ -129,6 +168,43 @@ inline void widen_dense(int32_t dtype, const char* from, int64_t n, float* to) {
         widen_line<F16>(from, n, to);
     else
         widen_line<BF16>(from, n, to);
+}
+
+// Columns [n][16] of bf16 to pairs of columns; a last one without a partner gets 0.
+inline void pair_columns(const char* from, int64_t n, char* to) {
+    int64_t k = 0;
+#if defined(__AVX512BW__)
+    alignas(64) uint16_t order[2 * GROUP];  // 0, 16, 1, 17, ...
+    for (int i = 0; i < 2 * GROUP; i++) order[i] = uint16_t(i / 2 + i % 2 * GROUP);
+    const __m512i by = _mm512_load_si512(order);
+#endif
+    for (; k + 2 <= n; k += 2, from += 4 * GROUP, to += 4 * GROUP) {
+#if defined(__AVX512BW__)
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi16(by, _mm512_loadu_si512(from)));
+#else
+        for (int r = 0; r < GROUP; r++) {
+            memcpy(to + 4 * r, from + 2 * r, 2);
+            memcpy(to + 4 * r + 2, from + 2 * (GROUP + r), 2);
+        }
+#endif
+    }
+    for (int r = 0; k < n && r < GROUP; r++) {
+        memset(to + 4 * r, 0, 4);
+        memcpy(to + 4 * r, from + 2 * r, 2);
+    }
+}
+
+// The same from columns of f32 that hold bf16 exactly, in place.
+inline void pair_floats(float* columns, int64_t n) {
+    for (int64_t k = 0; k < n; k += 2)
+        for (int r = 0; r < GROUP; r++) {
+            const char* from = (const char*)(columns + k * GROUP + r);
+            uint32_t low, high = 0;
+            memcpy(&low, from, 4);
+            if (k + 1 < n) memcpy(&high, from + 4 * GROUP, 4);
+            const uint32_t pair = low >> 16 | (high & 0xffff0000);
+            memcpy((char*)columns + 4 * (k / 2 * GROUP + r), &pair, 4);
+        }
 }
 
 // Columns [k, k + n) of a plain row; k is a multiple of DEPTH, so of every block.

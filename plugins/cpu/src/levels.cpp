@@ -1,5 +1,7 @@
 #include "levels.h"
 
+#include "../kernels/bf16_products.h"
+
 #include <cstring>
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -63,6 +65,31 @@ static std::vector<std::string> lacking(const std::string& level) {
     (void)level;
 #endif
     return lacks;
+}
+
+static bool has_bf16_dots() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
+static Bf16Products best_bf16_products() { return has_bf16_dots() ? PAIRED_BY_INSTRUCTION : WIDENED; }
+
+Bf16Products bf16_products = best_bf16_products();
+
+bool set_bf16_products(const std::string& how) {
+    if (how == "widened")
+        bf16_products = WIDENED;
+    else if (how == "paired")
+        bf16_products = has_bf16_dots() ? PAIRED_BY_INSTRUCTION : PAIRED;
+    else if (how == "auto")
+        bf16_products = best_bf16_products();
+    else
+        return false;
+    return true;
 }
 
 const std::vector<Level>& levels() {

@@ -20,6 +20,9 @@ struct Level {
     bool usable() const { return lacks.empty(); }
 };
 
+// "widened", "paired" or "auto", which is paired where the CPU has the instruction. False for another word.
+bool set_bf16_products(const std::string& how);
+
 const std::vector<Level>& levels();                              // best first
 const Level* find_level(const std::string& name);                // or null
 const Kernel* find_kernel(const Level&, const std::string& op);  // or null

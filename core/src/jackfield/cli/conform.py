@@ -89,6 +89,8 @@ def _tried(request: Request, *, quiet: bool) -> tuple[dict[str, Any], list[Resul
     with Runner(request) as runner:
         ids = runner.ids()
         coming = (replace(one, reason=shortened(one.reason)) for one in runner.results(ids))
+        if not quiet and not sys.stderr.isatty():
+            click.echo(f"{len(ids)} cases on {request.device}: {', '.join(request.suites)}", err=True)
         if quiet or not sys.stderr.isatty():
             return shortened(runner.about), list(coming)
         with click.progressbar(coming, length=len(ids), label=request.device, file=sys.stderr) as bar:

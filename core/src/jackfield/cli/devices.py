@@ -27,7 +27,10 @@ def device_fields(info: registry.DeviceInfo) -> dict[str, Any]:
 @click.argument("selection", required=False)
 @json_option
 def devices(selection: str | None, *, as_json: bool) -> None:
-    """List devices in the order `auto` takes them; a star marks what SELECTION, such as sim+reference, chooses."""
+    """List devices in the order `auto` takes them.
+
+    A star marks what SELECTION, such as sim+reference, chooses.
+    """
     names: list[str] = []
     wrong: Error | None = None
     try:

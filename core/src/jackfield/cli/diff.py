@@ -48,10 +48,12 @@ def diff(
     repro: Path | None,
     as_json: bool,
 ) -> None:
-    """Run GRAPH, a file written by jackfield.save, node by node on the devices A and B and compare the results.
+    """Compare two devices, A and B, node by node on a GRAPH.
 
-    Both get the same inputs for every node. A node that a side refuses is told, not compared. The first node that
-    differs is written to a graph file of its own. Exit code: 0 equal, 1 something differs, 2 wrong use.
+    GRAPH is a file written by jackfield.save. Both get the same inputs for every node. A node that a side refuses is
+    told, not compared. The first node that differs is written to a graph file of its own. The class of an op says how
+    near is near enough, from E (equal bits) to Q (products with quantised weights). Exit code: 0 equal, 1 something
+    differs, 2 wrong use.
     """
     try:
         outputs = load_graph(graph)

@@ -22,7 +22,10 @@ __all__ = ["explain"]
 )
 @json_option
 def explain(graph: Path, device: str | None, policy: str | None, *, as_json: bool) -> None:
-    """Plan GRAPH, a file written by jackfield.save, and print devices, copies, memory and every reason."""
+    """Plan a saved graph, and say what goes where and why.
+
+    GRAPH is a file written by jackfield.save. Devices, copies, memory and every reason are printed; nothing runs.
+    """
     report = dry_run(load_graph(graph), device, policy=policy)
     if as_json:
         fields = report.to_dict()

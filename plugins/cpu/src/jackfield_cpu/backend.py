@@ -47,6 +47,7 @@ class CpuBackend(Backend):
 
     def devices(self) -> Sequence[Device]:
         settings = read_settings()
+        _native.set_bf16_products(settings.bf16)
         target = _target(settings.level)
         if settings.parts == 1:
             return [CpuDevice("cpu:0", target, settings.threads)]

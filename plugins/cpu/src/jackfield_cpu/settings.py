@@ -15,13 +15,21 @@ from .system import default_threads
 __all__ = ["Settings", "read_settings"]
 
 
+BF16 = ("auto", "widened", "paired")
+
+
 @dataclass(frozen=True)
 class Settings:
-    """level: instruction-set level; threads: of the whole CPU; parts: devices it is cut into."""
+    """level: instruction-set level; threads: of the whole CPU; parts: devices it is cut into.
+
+    bf16: how bf16 weights are multiplied where the precision is not "f32": "widened" to f32, "paired" with x rounded to
+    bf16, or "auto": paired where the CPU adds two such products by one instruction.
+    """
 
     level: str
     threads: int
     parts: int
+    bf16: str
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> Settings:
@@ -33,7 +41,14 @@ def read_settings(env: Mapping[str, str] | None = None) -> Settings:
         env = {} if sys.flags.ignore_environment else os.environ
     parts = _parts(env)
     threads = _positive(env, "JACKFIELD_CPU_THREADS") or default_threads()
-    return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts)
+    return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts, _bf16(env))
+
+
+def _bf16(env: Mapping[str, str]) -> str:
+    how = env.get("JACKFIELD_CPU_BF16", "auto")
+    if how not in BF16:
+        raise Unavailable(f"cpu: JACKFIELD_CPU_BF16={how!r}: must be one of {', '.join(BF16)}")
+    return how
 
 
 def _parts(env: Mapping[str, str]) -> int:
