@@ -121,15 +121,19 @@ def mach_o(
     signed=True,
 ):
     texts = b"\0" + defined.encode() + b"\0" + wanted.encode() + b"\0"
-    symbols = struct.pack("<IBBHQ", 1, 0x0F, 1, 0, 0x100) + struct.pack("<IBBHQ", 2 + len(defined), 1, 0, 0xFE00, 0)
+    symbols = struct.pack("<IBBHQ", 1, 0x0F, 1, 0, 0x100) + struct.pack("<IBBHQ", 2 + len(defined), 1, 0, 0, 0)
+    # a symbol of the first library, then one by look-up; addresses of several bytes in between
+    bound = b"\x11\x40_free\0\x51\x72\x80\x81\x01\x90\x3e\x40" + wanted.encode() + b"\0\x90"
     name = library.encode() + b"\0" * (8 - len(library) % 8)
     commands = [struct.pack("<6I", 0xC, 24 + len(name), 24, 0, 0, 0) + name]
     if signed:
         commands.append(struct.pack("<4I", 0x1D, 16, 0, 0))
-    size = sum(map(len, commands)) + 24
+    size = sum(map(len, commands)) + 24 + 48
+    end = 32 + size + len(symbols) + len(texts)
     commands.append(struct.pack("<6I", 2, 24, 32 + size, 2, 32 + size + len(symbols), len(texts)))
+    commands.append(struct.pack("<12I", 0x80000022, 48, 0, 0, end, len(bound), 0, 0, 0, 0, 0, 0))
     header = struct.pack("<8I", 0xFEEDFACF, machine, 0, 8, len(commands), size, 0, 0)
-    return header + b"".join(commands) + symbols + texts
+    return header + b"".join(commands) + symbols + texts + bound
 
 
 def test_a_right_wheel_is_described(tmp_path):

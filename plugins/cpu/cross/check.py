@@ -20,7 +20,9 @@ SYSTEM_LIBRARIES = {
 }
 AARCH64 = 183  # e_machine of ELF
 ARM64 = 0x0100000C  # cputype of Mach-O
-UNDEFINED_MASK, BY_LOOK_UP = 0x0E, 0xFE  # Mach-O: type bits of a symbol, none set: undefined; found when it is loaded
+UNDEFINED_MASK = 0x0E  # Mach-O: type bits of a symbol, none set: undefined
+UNLISTED = {"__tlv_bootstrap", "_dlopen"}  # of macOS, though zig's stub of its library does not list them
+BY_LOOK_UP = -2  # Mach-O: a symbol of whatever has been loaded, so of Python
 
 
 class Wrong(Exception):
@@ -87,14 +89,11 @@ def mach_o(data: bytes) -> tuple[list[str], str]:
         raise Wrong("the module has no code signature: such a machine would not load it")
     libraries = [_text(data, at + struct.unpack_from("<I", data, at + 8)[0]) for kind, at in commands if kind == 0xC]
     (table,) = [at for kind, at in commands if kind == 2]
-    looked_up, defined = set(), set()
-    for name, kind, library in _symbols(data, table):
-        if kind & UNDEFINED_MASK:
-            defined.add(name)
-        elif library == BY_LOOK_UP:
-            looked_up.add(name)
-    if "_PyInit__native" not in defined:
+    if "_PyInit__native" not in {name for name, kind in _symbols(data, table) if kind & UNDEFINED_MASK}:
         raise Wrong("the module does not define PyInit__native")
+    (bindings,) = [at for kind, at in commands if kind & 0x7FFFFFFF == 0x22]
+    looked_up = {name for name, library in _bound(data, bindings) if library == BY_LOOK_UP}
+    looked_up -= UNLISTED
     if strange := sorted(name for name in looked_up if not name.startswith(("_Py", "__Py"))):
         raise Wrong(f"the module expects Python to have {', '.join(strange[:5])}")
     return libraries, f"{len(looked_up)} symbols of Python"
@@ -109,11 +108,37 @@ def _commands(data: bytes) -> Iterator[tuple[int, int]]:
         at += size
 
 
-def _symbols(data: bytes, command: int) -> Iterator[tuple[str, int, int]]:
-    """Name, type bits and number of the library of each symbol."""
+def _symbols(data: bytes, command: int) -> Iterator[tuple[str, int]]:
+    """Name and type bits of each symbol."""
     at, count, texts = struct.unpack_from("<III", data, command + 8)
-    for name, kind, _, description, _ in struct.iter_unpack("<IBBHQ", data[at : at + 16 * count]):
-        yield _text(data, texts + name), kind, description >> 8
+    for name, kind, _, _, _ in struct.iter_unpack("<IBBHQ", data[at : at + 16 * count]):
+        yield _text(data, texts + name), kind
+
+
+def _bound(data: bytes, command: int) -> Iterator[tuple[str, int]]:
+    """Each symbol that is bound when the module is loaded, and the number of its library; from the two programs that
+    do it, of which only the parts that name symbols and libraries are followed.
+    """
+    for field in (16, 32):  # those bound at once, and those at their first call
+        at, size = struct.unpack_from("<II", data, command + field)
+        end, library = at + size, 0
+        while at < end:
+            code, low = data[at] & 0xF0, data[at] & 0x0F
+            at += 1
+            if code == 0x10:
+                library = low
+            elif code == 0x20:
+                library = data[at]  # less than 128 libraries
+            elif code == 0x30:
+                library = low - 16 if low else 0
+            elif code == 0x40:
+                name = _text(data, at)
+                at += len(name) + 1
+                yield name, library
+            for _ in range({0x20: 1, 0x60: 1, 0x70: 1, 0x80: 1, 0xA0: 1, 0xC0: 2}.get(code, 0)):
+                while data[at] & 0x80:
+                    at += 1
+                at += 1
 
 
 def _text(data: bytes, at: int) -> str:
