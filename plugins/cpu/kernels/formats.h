@@ -12,7 +12,7 @@
 #define JF_WIDE(name, ...) (vi) _mm512_##name(__VA_ARGS__)
 #elif defined(__AVX2__)
 #define JF_WIDE(name, ...) (vi) _mm256_##name(__VA_ARGS__)
-#else
+#elif !defined(__ARM_NEON)
 #define JF_WIDE(name, ...) (vi) _mm_##name(__VA_ARGS__)
 #endif
 
@@ -23,17 +23,27 @@ namespace {
 typedef __m512i vraw;
 #elif defined(__AVX2__)
 typedef __m256i vraw;
-#else
+#elif !defined(__ARM_NEON)
 typedef __m128i vraw;
 #endif
 
 // How four unsigned bytes times four signed ones are summed into a lane.
-enum Products { VNNI, PAIRS, WIDE };  // one instruction; 8-bit pairs to 16 bits; widened to 16 bits first
+enum Products {
+    VNNI,    // by one instruction (on aarch64: i8mm)
+    PAIRS,   // 8-bit pairs to 16 bits
+    WIDE,    // widened to 16 bits first
+    SIGNED,  // by one instruction for signed bytes: those of 8-bit weights are made signed first
+    LONG,    // signed bytes one by one to 16 bits
+};
 
 // Pairs saturate beyond 15 bits, so 8-bit weights are widened; without SSSE3 there are no pairs.
 constexpr Products products_of(int bits) {
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
     return bits > 0 ? VNNI : WIDE;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return bits > 0 ? SIGNED : LONG;
+#elif defined(__ARM_NEON)
+    return bits > 0 ? LONG : SIGNED;
 #elif defined(__AVX2__)
     return bits < 8 ? PAIRS : WIDE;
 #else
@@ -82,6 +92,10 @@ JF_INLINE vi unsigned_lanes(const uint8_t* p) {
     return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
 #elif defined(__AVX2__)
     return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#elif defined(__ARM_NEON)
+    uint32_t four;
+    memcpy(&four, p, 4);
+    return (vi)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
 #else
     return vi{p[0], p[1], p[2], p[3]};
 #endif
@@ -109,6 +123,8 @@ JF_INLINE vi look_up(const Table& table, vi nibbles) {
 #elif defined(__AVX2__)
     const __m128i t = _mm_loadu_si128((const __m128i*)table.byte);
     return (vi)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), (vraw)nibbles);
+#elif defined(__ARM_NEON)
+    return (vi)vqtbl1q_u8(vld1q_u8(table.byte), (uint8x16_t)nibbles);
 #else
     uint8_t bytes[16];
     memcpy(bytes, &nibbles, 16);
@@ -122,7 +138,11 @@ JF_INLINE void nibbles(const uint8_t* q, int row, vi* w) {
     for (int j = 0; j < 4; j++) {
         const vi v = word(q, j, row);
         w[j] = v & every_byte(15);
+#if defined(__ARM_NEON)
+        w[j + 4] = (vi)vshrq_n_u8((uint8x16_t)v, 4);
+#else
         w[j + 4] = (v >> 4) & every_byte(15);
+#endif
     }
 }
 
@@ -221,12 +241,14 @@ struct Format<TQ2_0> : Form<TQ2_0, 2, 0, 1, STAGED>, OneScale {
     }
 };
 
+typedef uint16_t vwords __attribute__((vector_size(sizeof(vf))));
+
 // Digit k (the first is the most significant) of the five base-3 digits in each byte, which is a fraction of 256.
 JF_INLINE vi trits(vi bytes, int k) {
     static constexpr int16_t POWERS[] = {1, 3, 9, 27, 81};
     const vi power = vi{} + POWERS[k] * 0x00010001, low = vi{} + 0x00ff00ff;
-    const vi even = JF_WIDE(mullo_epi16, (vraw)(bytes & low), (vraw)power) & low;
-    const vi odd = JF_WIDE(mullo_epi16, (vraw)((bytes >> 8) & low), (vraw)power) & low;
+    const vi even = (vi)((vwords)(bytes & low) * (vwords)power) & low;
+    const vi odd = (vi)((vwords)((bytes >> 8) & low) * (vwords)power) & low;
     return (((even + (even << 1)) >> 8) & 0x00030003) | ((odd + (odd << 1)) & 0x03000300);
 }
 

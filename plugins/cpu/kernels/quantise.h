@@ -10,6 +10,9 @@
 #pragma once
 #include "blocks.h"
 #include "simd.h"
+#if defined(__ARM_NEON)
+#include "quantise_neon.h"
+#endif
 
 namespace jackfield {
 namespace {
@@ -44,6 +47,7 @@ JF_INLINE int32_t magnitude(const float* x, int n) {
 #endif
 }
 
+#if !defined(__ARM_NEON)
 JF_INLINE vi nearest_even(vf x) {
 #if defined(__AVX512F__)
     return (vi)_mm512_cvtps_epi32(x);
@@ -116,6 +120,7 @@ JF_INLINE void store_unit(__m128i low, __m128i high, float d, char* unit, int64_
             store_lane(to, _mm_sub_epi32(_mm_setzero_si128(), _mm_sll_epi32(sums[half], by)));
     }
 }
+#endif
 
 constexpr int64_t SCALED = 16;  // blocks whose scales are worked out side by side: divisions are slow one by one
 
@@ -155,7 +160,7 @@ void quantise_row(const float* x, int64_t k, char* panel, int64_t width, int64_t
         find_scales<SUPER>(x + at, n / block, factors, scales);
         for (int64_t u = 0; u < n; u += 32, panel += width * unit_nbytes) {
             const float *from = x + at + u, f = factors[u / block], d = scales[u / block];
-            const __m128i low = round_half<SUPER>(from, f), high = round_half<SUPER>(from + 16, f);
+            const auto low = round_half<SUPER>(from, f), high = round_half<SUPER>(from + 16, f);
             store_unit<WIDE_QUANTS, AFFINE, HALVES>(low, high, d, panel, width, m, shift);
         }
     }

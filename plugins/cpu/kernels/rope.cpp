@@ -205,9 +205,13 @@ void fill_token(const Step& s, const Tables& tables, int64_t t, Mode mode, doubl
 }
 
 JF_INLINE vf swap_neighbours(vf x) {
+#if defined(__ARM_NEON)
+    return (vf)vrev64q_f32(x);
+#else
     vi order;
     for (int i = 0; i < W; i++) order[i] = i ^ 1;
     return __builtin_shuffle(x, order);
+#endif
 }
 
 // Pairs of neighbours: n channels from x to out.

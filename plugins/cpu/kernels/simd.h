@@ -2,15 +2,21 @@
 // One source for all levels: GCC's vector arithmetic, with intrinsics only where the language has no word for it.
 // All is in an unnamed namespace: each kernel file has its own copy, compiled for its own level.
 #pragma once
-#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#else
+#include <immintrin.h>
+#endif
 
 #include "jackfield/kernel.h"
 
+#if !defined(__clang__)
 // GCC 12 takes its own header's "undefined" vectors for a mistake of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 
 namespace jackfield {
 namespace {
@@ -19,6 +25,8 @@ namespace {
 typedef __m512 vf;
 #elif defined(__AVX2__)
 typedef __m256 vf;
+#elif defined(__ARM_NEON)
+typedef float vf __attribute__((vector_size(16)));
 #else
 typedef __m128 vf;
 #endif
@@ -36,6 +44,8 @@ JF_INLINE vf fma(vf a, vf b, vf c) {
     return _mm512_fmadd_ps(a, b, c);
 #elif defined(__AVX2__)
     return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON)
+    return vfmaq_f32(c, a, b);
 #else
     return a * b + c;
 #endif
@@ -47,6 +57,8 @@ JF_INLINE vf max(vf a, vf b) {
     return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
     return _mm256_max_ps(a, b);
+#elif defined(__ARM_NEON)
+    return a > b ? a : b;  // fmax would give NaN
 #else
     return _mm_max_ps(a, b);
 #endif
@@ -56,6 +68,8 @@ JF_INLINE vf min(vf a, vf b) {
     return _mm512_min_ps(a, b);
 #elif defined(__AVX2__)
     return _mm256_min_ps(a, b);
+#elif defined(__ARM_NEON)
+    return a < b ? a : b;
 #else
     return _mm_min_ps(a, b);
 #endif
@@ -69,6 +83,8 @@ JF_INLINE vi truncate(vf x) {
     return (vi)_mm512_cvttps_epi32(x);
 #elif defined(__AVX2__)
     return (vi)_mm256_cvttps_epi32(x);
+#elif defined(__ARM_NEON)
+    return (vi)vcvtq_s32_f32(x);
 #else
     return (vi)_mm_cvttps_epi32(x);
 #endif
@@ -142,6 +158,8 @@ JF_INLINE vf load(const char* p) {
         return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 #elif defined(__AVX2__)
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__ARM_NEON)
+        return (vf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t*)p)));
 #else
         vh h;
         memcpy(&h, p, sizeof h);
@@ -163,6 +181,8 @@ JF_INLINE void store(char* p, vf x) {
         _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__AVX2__)
         _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__ARM_NEON)
+        vst1_u8((uint8_t*)p, vreinterpret_u8_f16(vcvt_f16_f32(x)));
 #else
         const vi b = bits_of(x), a = b & 0x7fffffff;
         const vi normal = (a + (int32_t(0xc8000000) + 0xfff) + ((a >> 13) & 1)) >> 13;

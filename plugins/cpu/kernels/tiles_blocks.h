@@ -4,6 +4,9 @@
 #pragma once
 #include "formats_codebook.h"
 #include "formats_super.h"
+#if defined(__ARM_NEON)
+#include "dots_neon.h"
+#endif
 
 namespace jackfield {
 namespace {
@@ -19,6 +22,7 @@ JF_INLINE vf spread_float(const char* p) {
     return splat(x);
 }
 
+#if !defined(__ARM_NEON)
 #if defined(__AVX512VNNI__)
 // Rows side by side, because each instruction waits five cycles for the sum before it. Written out, because GCC 12
 // loads the four bytes by an instruction of their own: with one instruction less for each, 512 rows took 10 % less
@@ -81,6 +85,15 @@ JF_INLINE void widen(vi* w) {
         w[2 * j] = w[j] & 0x00ff00ff;
     }
 }
+#endif
+
+// Products of signed bytes want those of 8-bit weights signed: 128 less, which leaves no offset.
+constexpr bool made_signed(Products products, int bits) {
+    return (products == SIGNED || products == LONG) && bits == 8;
+}
+
+// Products of several rows of x side by side, because each instruction waits for the sum before it.
+constexpr bool side_by_side(Products products) { return products == VNNI || products == SIGNED; }
 
 // Weights are read once, in order. One row of x does little work for each byte, so it asks for bytes this far ahead:
 // the hardware alone reached nine tenths of the rate of a plain read.
@@ -124,7 +137,7 @@ template <int32_t D>
 void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
     using T = Format<D>;
     for (int64_t b = 0; b < blocks; b++) {
-        for (int i = 0; i < T::fields.quant_nbytes; i += 64) _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+        for (int i = 0; i < T::fields.quant_nbytes; i += 64) __builtin_prefetch(quants + AHEAD + i);
         for (int u = 0; u < T::UNITS; u++) {
 #pragma GCC unroll 4
             for (int row = 0; row < GROUP; row += W) {
@@ -161,7 +174,10 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
         T::quants(quants, u, part * W, w);
         T::factors(scales, quants, u, part * W, factor, least);
         if constexpr (T::PRODUCTS == WIDE) widen(w);
-        constexpr int TOGETHER = T::PRODUCTS == VNNI ? (WIDTH < 4 ? WIDTH : 4) : 1;
+        if constexpr (made_signed(T::PRODUCTS, T::BITS))
+            for (int j = 0; j < 8; j++) w[j] ^= every_byte(0x80);
+        constexpr bool STARTS_AT_0 = T::IS_AFFINE || made_signed(T::PRODUCTS, T::BITS);
+        constexpr int TOGETHER = side_by_side(T::PRODUCTS) ? (WIDTH < 4 ? WIDTH : 4) : 1;
 #pragma GCC unroll 16
         for (int m = 0; m < WIDTH; m += TOGETHER) {
 #pragma GCC unroll 2
@@ -169,7 +185,7 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
                 const int first = 8 / HALVES * half, last = first + 8 / HALVES;
                 const char* sum = sums + 4 * (WIDTH * half + m);
                 vi total[TOGETHER];
-                for (int i = 0; i < TOGETHER; i++) total[i] = T::IS_AFFINE ? vi{} : spread(sum + 4 * i);
+                for (int i = 0; i < TOGETHER; i++) total[i] = STARTS_AT_0 ? vi{} : spread(sum + 4 * i);
                 dots<T::PRODUCTS, T::BITS, TOGETHER>(total, w, panel + m * a.quant_nbytes(), first, last);
                 for (int i = 0; i < TOGETHER; i++) {
                     const vf d = factor[half] * spread_float(scale + 4 * (m + i));
@@ -183,9 +199,14 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
 }
 
 // Unrolled, shifts are constants and neighbours share loads: half the time for one row. Narrow vectors, whose code is
-// many times longer, go without.
+// many times longer, go without, but for one row with NEON.
+#if defined(__ARM_NEON)
+constexpr int UNROLLED_ROWS = 1;
+#else
+constexpr int UNROLLED_ROWS = W > 4 ? 4 : 0;
+#endif
 template <int32_t D, int WIDTH>
-constexpr bool UNROLLED = WIDTH <= 4 && W > 4 && Format<D>::UNITS > 1;
+constexpr bool UNROLLED = WIDTH <= UNROLLED_ROWS && Format<D>::UNITS > 1;
 
 // out[m][r] += row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
@@ -200,8 +221,7 @@ void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64
         for (int part = 0; part < PARTS; part++) acc[part][m] = load<F32>((const char*)(out + GROUP * m + W * part));
     for (int64_t b = 0; b < blocks; b++) {
         if constexpr (WIDTH <= 4 && T::WAY == DIRECT)
-            for (int i = 0; i < T::fields.quant_nbytes; i += 64)
-                _mm_prefetch((const char*)quants + AHEAD + i, _MM_HINT_T0);
+            for (int i = 0; i < T::fields.quant_nbytes; i += 64) __builtin_prefetch(quants + AHEAD + i);
         if constexpr (UNROLLED<D, WIDTH>) {
 #pragma GCC unroll 8
             for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
@@ -281,9 +301,12 @@ struct Weights {
 };
 
 // Direct types are decoded to memory too when many panels of x read them: 512 rows took a third less time. Not where
-// the shared tiles are slower (of pairs, they allow for seven bits), nor for q8_0, which needs no decoding.
+// the shared tiles are slower (of pairs, they allow for seven bits) or can't (eight bits where products are of signed
+// bytes), nor for q8_0, which needs no decoding.
 template <int32_t D>
-constexpr bool IS_STAGED = Format<D>::WAY == STAGED || (Format<D>::PRODUCTS == VNNI && D != Q8_0);
+constexpr bool DECODED_ONCE = Format<D>::PRODUCTS == VNNI || (Format<D>::PRODUCTS == SIGNED && Format<D>::BITS < 8);
+template <int32_t D>
+constexpr bool IS_STAGED = Format<D>::WAY == STAGED || (DECODED_ONCE<D> && D != Q8_0);
 
 template <int32_t D>
 JF_INLINE Weights weights() {

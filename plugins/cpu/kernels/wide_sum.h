@@ -18,6 +18,13 @@ struct WideSum {
         low += _mm256_cvtps_pd(_mm256_castps256_ps128(x));
         high += _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
     }
+#elif defined(__ARM_NEON)
+    typedef double vd __attribute__((vector_size(16)));
+    vd low = {}, high = {};
+    JF_INLINE void add(vf x) {
+        low += (vd)vcvt_f64_f32(vget_low_f32(x));
+        high += (vd)vcvt_high_f64_f32(x);
+    }
 #else
     __m128d low = {}, high = {};
     JF_INLINE void add(vf x) {

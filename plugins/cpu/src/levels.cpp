@@ -4,7 +4,37 @@
 
 #include <cstring>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
 namespace jackfield {
+
+#if defined(__aarch64__) && defined(__linux__)
+struct Feature {
+    const char* name;
+    unsigned long kind, bits;  // of the kernel's hardware capabilities
+};
+// Numbers of the kernel's interface (asm/hwcap.h), which old headers do not name.
+constexpr Feature FEATURES[] = {{"dotprod", AT_HWCAP, 1ul << 20},
+                                {"fp16", AT_HWCAP, 1ul << 9 | 1ul << 10},  // scalars and vectors
+                                {"i8mm", AT_HWCAP2, 1ul << 13}};
+static bool has(const Feature& f) { return (getauxval(f.kind) & f.bits) == f.bits; }
+#elif defined(__aarch64__) && defined(__APPLE__)
+struct Feature {
+    const char *name, *key;
+};
+constexpr Feature FEATURES[] = {{"dotprod", "hw.optional.arm.FEAT_DotProd"},
+                                {"fp16", "hw.optional.arm.FEAT_FP16"},
+                                {"i8mm", "hw.optional.arm.FEAT_I8MM"}};
+static bool has(const Feature& f) {
+    int value = 0;
+    size_t nbytes = sizeof value;
+    return sysctlbyname(f.key, &value, &nbytes, nullptr, 0) == 0 && value == 1;
+}
+#endif
 
 // __builtin_cpu_supports also asks the operating system (XCR0) whether the registers are saved.
 static std::vector<std::string> lacking(const std::string& level) {
@@ -27,6 +57,10 @@ static std::vector<std::string> lacking(const std::string& level) {
     if (level == "avx512") return lacks;
     NEED("avx512vnni");
 #undef NEED
+#elif defined(__aarch64__)
+    if (level == "base") return lacks;
+    for (const Feature& f : FEATURES)
+        if (!has(f) && (level == "i8mm" || std::strcmp(f.name, "i8mm"))) lacks.push_back(f.name);
 #else
     (void)level;
 #endif
