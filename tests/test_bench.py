@@ -506,7 +506,7 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
     done = run("memory_ops.py", "--threads", "1", "--mib", "1", "--roofline", tool, "--json", str(out))
     assert done.returncode == 0, done.stderr
     found = {row["kernel"]: row for row in json.loads(out.read_text())["kernels"]}
-    assert {"add", "rms_norm", "rope", "contiguous of columns", "cast to f16"} <= set(found)
+    assert {"add", "rms_norm", "rope, normal", "contiguous of columns f4", "cast to f16"} <= set(found)
     add = found["add"]
     assert add["bytes_per_s"] == pytest.approx(1.5 * (1 << 20) / add["seconds"])
     assert add["share_of_copy"] == pytest.approx(add["bytes_per_s"] / add["copy_bytes_per_s"])
