@@ -162,6 +162,36 @@ def test_damage_in_a_large_one_is_named_by_its_first_block(block, later):
         list(fill(device, places))
 
 
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_where_no_thread_can_be_had_the_caller_does_it_alone(most, monkeypatch):
+    begun, start = [], threading.Thread.start
+
+    def limited(thread):
+        if len(begun) >= most:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    device = Host()
+    parts = [constant(np.full(MANY // 4, value, np.uint8)) for value in range(5)]
+    _, places = placed(device, parts)
+    assert list(fill(device, places)) == places
+    assert device.writers == {threading.current_thread()}
+    assert not any(thread.is_alive() for thread in begun)
+
+
+def test_no_thread_writes_on_after_the_caller_has_gone(monkeypatch):
+    """A Session frees its buffers then."""
+    device = Host()
+    _, places = placed(device, [constant(np.full(MANY // 4, value, np.uint8)) for value in range(9)])
+    before = set(threading.enumerate())
+    filled = fill(device, places)
+    next(filled)
+    filled.close()
+    assert set(threading.enumerate()) <= before
+
+
 def test_a_few_bytes_are_not_worth_a_thread():
     device = Host()
     _, places = placed(device, [constant(np.zeros(1000, np.uint8)) for _ in range(5)])

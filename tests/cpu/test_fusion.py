@@ -300,6 +300,20 @@ def test_every_weight(level, name):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("gate", ["q8_0", "q4_K", "iq3_s", "f16"])
+@pytest.mark.parametrize("up", ["q8_0", "q4_K", "iq3_s"])
+def test_a_unit_of_two_types_keeps_to_its_work_memory(level, gate, up):
+    """Each has its own way to be decoded: work memory must do for both, with many groups of rows a worker."""
+    rng, n = np.random.default_rng(5), 2064
+    for rows in (5, 9, 17, 40):
+        x = jf.input("x", (rows, WIDTH))
+        graph = {"unit": ops.swiglu(linear(x, rng, n, gate), linear(x, rng, n, up))}
+        want = results(graph, 1, level, fuses=False)
+        for threads in (1, 2):
+            same_bits(results(graph, threads, level), want)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_bf16_weights_in_pairs(level):
     _native.set_bf16_products("paired")
     try:

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -181,9 +181,10 @@ class Store:
         places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, arena.places, strict=True)]
         small = sum(c.nbytes < _WORTH_BORROWING for c in rest)
         for part in (places[:small], places[small:]):
-            for constant, held in fill(device, part):
-                known.setdefault(constant.key, {})[constant.layout] = held
-                self._keep(constant)
+            with closing(fill(device, part)) as filled:  # after an error no thread writes any more
+                for constant, held in filled:
+                    known.setdefault(constant.key, {})[constant.layout] = held
+                    self._keep(constant)
             if part:
                 release(rest)
 

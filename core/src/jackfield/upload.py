@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import takewhile
-from threading import Lock, local
+from threading import Barrier, Lock, local
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Held:
     borrowed: bool = False
 
 
-def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tuple[Constant, Held]]:
+def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Generator[tuple[Constant, Held]]:
     """Bring each constant to its place; yields them in their order, each as soon as it and those before are there.
 
     Several threads do it, since much of the work (looking, packing, copying) is one thread's; but a device that is not
@@ -48,12 +48,13 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tu
     Raises: GraphError for a damaged one, what the device raises; those not begun are left.
     """
     threads = min(_cores(), _MOST_THREADS, len(places))
-    if threads < 2 or sum(held.nbytes for _, held in places) < _WORTH_THREADS:
+    worth = threads > 1 and sum(held.nbytes for _, held in places) >= _WORTH_THREADS
+    workers = _started(threads) if worth else None
+    if workers is None:
         yield from _in_order(device, places, None)
         return
     rooms = _Rooms()
     writing = nullcontext() if "host_visible" in device.target.features else Lock()
-    workers = ThreadPoolExecutor(threads, "jackfield-upload")
     try:
         large = sum(1 for _ in takewhile(lambda place: place[1].nbytes >= _LARGE, places))
         yield from _in_order(device, places[:large], workers)
@@ -64,6 +65,19 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Iterator[tu
             yield place
     finally:
         workers.shutdown(cancel_futures=True)
+
+
+def _started(threads: int) -> ThreadPoolExecutor | None:
+    """So many threads, all of them begun; None where the system gives no more: then the caller does it alone."""
+    workers, together = ThreadPoolExecutor(threads, "jackfield-upload"), Barrier(threads)
+    try:
+        for _ in range(threads):
+            workers.submit(together.wait)
+    except RuntimeError:
+        together.abort()
+        workers.shutdown(cancel_futures=True)
+        return None
+    return workers
 
 
 def _in_order(

@@ -170,11 +170,12 @@ inline void multiply_groups(const Part& part, const Part* up, int64_t segment) {
 
 // Groups a worker takes at once: few for many rows (they stay in the first cache), some four pieces a worker for few
 // rows; if it can be a number that comes out even. all: groups of all products that are made together. Where a unit
-// joins two products, a piece holds as many groups of both together.
+// joins two products, a piece holds as many groups of both together, and either may be decoded ahead. p: in its list.
 JF_INLINE int64_t groups_at_once(const Product& p, int64_t all, int32_t workers) {
     const int64_t units = p.unit ? 2 : 1, groups = groups_of(p.n), share = all / (4 * int64_t(workers) * units);
     int64_t most = p.rows >= 64 * p.segments && share > 4 / units ? 4 / units : share;
-    if (staged_ahead(weights_of(p.dtype), p.most_rows) && most > STAGED_GROUPS) most = STAGED_GROUPS;
+    for (const Product* q = &p; q < &p + units; q++)
+        if (staged_ahead(weights_of(q->dtype), q->most_rows) && most > STAGED_GROUPS) most = STAGED_GROUPS;
     if (most < 1) most = 1;
     for (int64_t c = most; 2 * c > most; c--)
         if (groups % (c * workers) == 0) return c;
