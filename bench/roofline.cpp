@@ -114,96 +114,61 @@ double arithmetic(int threads, int64_t rounds, double ops, Body body) {
 }
 
 // Each sum is a variable of its own: the compiler keeps an array in memory, and its loop is half as fast.
-#define JF_SUMS(zero) \
-    s0 = zero, s1 = zero, s2 = zero, s3 = zero, s4 = zero, s5 = zero, s6 = zero, s7 = zero, s8 = zero, s9 = zero
-#define JF_EACH(STEP) {STEP(s0) STEP(s1) STEP(s2) STEP(s3) STEP(s4) STEP(s5) STEP(s6) STEP(s7) STEP(s8) STEP(s9)}
+template <class Vec, class Step>
+inline void loop(int64_t n, Vec zero, Step step) {
+    Vec s0 = zero, s1 = zero, s2 = zero, s3 = zero, s4 = zero, s5 = zero, s6 = zero, s7 = zero, s8 = zero, s9 = zero;
+    for (int64_t i = 0; i < n; i++)
+        step(s0), step(s1), step(s2), step(s3), step(s4), step(s5), step(s6), step(s7), step(s8), step(s9);
+}
 
 #if defined(__AVX512F__)
 constexpr double F32_OPS = 2 * 16;
 void f32_loop(int64_t n) {
-    const __m512 zero = _mm512_setzero_ps();
-    __m512 JF_SUMS(zero);
-    __m512 a = _mm512_set1_ps(1.0f), b = _mm512_set1_ps(0.5f);
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s) asm volatile("vfmadd231ps %1, %2, %0" : "+v"(s) : "v"(a), "v"(b));
-        JF_EACH(STEP)
-#undef STEP
-    sink = (int64_t)_mm512_reduce_add_ps(s0);
+    const __m512 a = _mm512_set1_ps(1.0f);
+    loop(n, _mm512_setzero_ps(), [a](__m512& s) { asm volatile("vfmadd231ps %1, %1, %0" : "+v"(s) : "v"(a)); });
 }
 #elif defined(__AVX2__)
 constexpr double F32_OPS = 2 * 8;
 void f32_loop(int64_t n) {
-    const __m256 zero = _mm256_setzero_ps();
-    __m256 JF_SUMS(zero);
-    __m256 a = _mm256_set1_ps(1.0f), b = _mm256_set1_ps(0.5f);
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s) asm volatile("vfmadd231ps %1, %2, %0" : "+x"(s) : "x"(a), "x"(b));
-        JF_EACH(STEP)
-#undef STEP
-    sink = _mm256_movemask_ps(s0);
+    const __m256 a = _mm256_set1_ps(1.0f);
+    loop(n, _mm256_setzero_ps(), [a](__m256& s) { asm volatile("vfmadd231ps %1, %1, %0" : "+x"(s) : "x"(a)); });
 }
 #else
 constexpr double F32_OPS = 2 * 4;
 void f32_loop(int64_t n) {
-    const __m128 zero = _mm_setzero_ps();
-    __m128 JF_SUMS(zero);
-    __m128 a = _mm_set1_ps(1.0f);
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s)                                          \
-    {                                                    \
-        __m128 t = a;                                    \
-        asm volatile("mulps %1, %0" : "+x"(t) : "x"(a)); \
-        asm volatile("addps %1, %0" : "+x"(s) : "x"(t)); \
-    }
-        JF_EACH(STEP)
-#undef STEP
-    sink = _mm_movemask_ps(s0);
+    const __m128 a = _mm_set1_ps(1.0f);
+    loop(n, _mm_setzero_ps(), [a](__m128& s) {
+        __m128 t = a;
+        asm volatile("mulps %1, %0" : "+x"(t) : "x"(a));
+        asm volatile("addps %1, %0" : "+x"(s) : "x"(t));
+    });
 }
 #endif
 
 #if defined(__AVX512VNNI__)
 constexpr double INT8_OPS = 2 * 64;
 void int8_loop(int64_t n) {
-    const __m512i zero = _mm512_setzero_si512();
-    __m512i JF_SUMS(zero);
-    __m512i a = _mm512_set1_epi32(0x01010101), b = a;
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s) asm volatile("vpdpbusd %1, %2, %0" : "+v"(s) : "v"(a), "v"(b));
-        JF_EACH(STEP)
-#undef STEP
-    sink = _mm512_reduce_add_epi32(s0);
+    const __m512i a = _mm512_set1_epi32(0x01010101);
+    loop(n, _mm512_setzero_si512(), [a](__m512i& s) { asm volatile("vpdpbusd %1, %1, %0" : "+v"(s) : "v"(a)); });
 }
 #elif defined(__AVX2__)
 constexpr double INT8_OPS = 2 * 32;
 void int8_loop(int64_t n) {  // maddubs, madd, add: what AVX2 has for it
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i JF_SUMS(zero);
-    __m256i a = _mm256_set1_epi8(1), ones = _mm256_set1_epi16(1);
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s)                                                            \
-    {                                                                      \
-        __m256i t;                                                         \
-        asm volatile("vpmaddubsw %1, %2, %0" : "=x"(t) : "x"(a), "x"(a));  \
-        asm volatile("vpmaddwd %1, %2, %0" : "=x"(t) : "x"(t), "x"(ones)); \
-        asm volatile("vpaddd %1, %0, %0" : "+x"(s) : "x"(t));              \
-    }
-        JF_EACH(STEP)
-#undef STEP
-    sink = _mm256_movemask_epi8(s0);
+    const __m256i a = _mm256_set1_epi8(1), ones = _mm256_set1_epi16(1);
+    loop(n, _mm256_setzero_si256(), [a, ones](__m256i& s) {
+        __m256i t;
+        asm volatile("vpmaddubsw %1, %1, %0" : "=x"(t) : "x"(a));
+        asm volatile("vpmaddwd %1, %0, %0" : "+x"(t) : "x"(ones));
+        asm volatile("vpaddd %1, %0, %0" : "+x"(s) : "x"(t));
+    });
 }
 #endif
 
 #if defined(__AVX512BF16__)
 constexpr double BF16_OPS = 2 * 32;
 void bf16_loop(int64_t n) {
-    const __m512 zero = _mm512_setzero_ps();
-    __m512 JF_SUMS(zero);
-    __m512i a = _mm512_set1_epi32(0x3f803f80);
-    for (int64_t i = 0; i < n; i++)
-#define STEP(s) asm volatile("vdpbf16ps %1, %2, %0" : "+v"(s) : "v"(a), "v"(a));
-        JF_EACH(STEP)
-#undef STEP
-    sink = (int64_t)_mm512_reduce_add_ps(s0);
+    const __m512i a = _mm512_set1_epi32(0x3f803f80);
+    loop(n, _mm512_setzero_ps(), [a](__m512& s) { asm volatile("vdpbf16ps %1, %1, %0" : "+v"(s) : "v"(a)); });
 }
 #endif
 
