@@ -76,3 +76,21 @@ def cache(rng, S, heads, rows, size, dtype):
 def drawn(rng, S, H, heads, T, N, dk, dv, dtype=np.float16):
     q = rng.standard_normal((S, T, H, dk)).astype(np.float32).transpose(0, 2, 1, 3)
     return {"q": q, "k": cache(rng, S, heads, N, dk, dtype), "v": cache(rng, S, heads, N, dv, dtype)}
+
+
+def add_optional(arrays, pick, rng, extents):
+    """Adds some of kv_len, mask and sinks, as `pick` draws them; the attributes that go with them.
+
+    extents: sequences, query heads, queries, columns.
+    """
+    S, H, T, N = extents
+    attrs = {}
+    if pick(False, True):
+        arrays["kv_len"] = rng.integers(0, N + 1, S).astype(np.int32)
+    if pick(False, True):
+        mask = rng.standard_normal((pick(1, S), pick(1, H), T + pick(0, 2), N)).astype(pick(np.float16, np.float32))
+        mask[rng.random(mask.shape) < 0.4] = -INF
+        arrays["mask"], attrs["max_bias"] = mask, pick(0.0, 8.0)
+    if pick(False, True):
+        arrays["sinks"] = rng.standard_normal(H).astype(np.float32)
+    return attrs

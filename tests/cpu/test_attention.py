@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_oracle import drawn, nmse, oracle
+from attention_oracle import add_optional, drawn, nmse, oracle
 from bound_step import BoundStep, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,14 +73,7 @@ def test_all_of_it_together(level, data):
     H = heads * share
     arrays = drawn(rng, S, H, heads, T, N, pick(1, 8, 20, 64), pick(1, 16, 33, 64), pick(np.float16, np.float32, BF16))
     attrs = {"causal": pick(False, True), "window": pick(0, 0, 1, 3, 40), "logit_softcap": pick(0.0, 0.0, 2.5)}
-    if pick(False, True):
-        arrays["kv_len"] = rng.integers(0, N + 1, S).astype(np.int32)
-    if pick(False, True):
-        mask = rng.standard_normal((pick(1, S), pick(1, H), T + pick(0, 2), N)).astype(pick(np.float16, np.float32))
-        mask[rng.random(mask.shape) < 0.4] = -INF
-        arrays["mask"], attrs["max_bias"] = mask, pick(0.0, 8.0)
-    if pick(False, True):
-        arrays["sinks"] = rng.standard_normal(H).astype(np.float32)
+    attrs |= add_optional(arrays, pick, rng, (S, H, T, N))
     check(arrays, level, pick(1, 3), **attrs)
 
 

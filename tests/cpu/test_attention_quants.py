@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_oracle import drawn, nmse, oracle
+from attention_oracle import add_optional, drawn, nmse, oracle
 from bound_step import BoundStep
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,14 +59,7 @@ def test_all_of_it_together(level, data):
     arrays = drawn(rng, S, H, heads, T, N, pick(32, 64, 96, 128), pick(32, 64, 160), np.float32)
     attrs = {"scale": 0.15, "causal": pick(False, True), "window": pick(0, 0, 1, 3, 40)}
     attrs["logit_softcap"] = pick(0.0, 0.0, 2.5)
-    if pick(False, True):
-        arrays["kv_len"] = rng.integers(0, N + 1, S).astype(np.int32)
-    if pick(False, True):
-        mask = rng.standard_normal((pick(1, S), pick(1, H), T + pick(0, 2), N)).astype(pick(np.float16, np.float32))
-        mask[rng.random(mask.shape) < 0.4] = -INF
-        arrays["mask"], attrs["max_bias"] = mask, pick(0.0, 8.0)
-    if pick(False, True):
-        arrays["sinks"] = rng.standard_normal(H).astype(np.float32)
+    attrs |= add_optional(arrays, pick, rng, (S, H, T, N))
     blocks, plain = quantised(arrays, pick("kv", "kv", "k", "v"))
     assert nmse(run(blocks, level, pick(1, 3), **attrs), oracle(**plain, **attrs)) <= EXACT
 
