@@ -3,80 +3,25 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from block_bits import random_blocks
+from grouped import groups_of, results, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_step import BACKEND, LEVELS
+from one_step import LEVELS
 
 import jackfield as jf
-from jackfield import ops, registry
+from jackfield import ops
 from jackfield.backend import DTYPES
 from jackfield.graph import ArraySource
 from jackfield_cpu import _native
-from jackfield_cpu.backend import CpuBackend
-from jackfield_cpu.device import CpuDevice
 from jackfield_cpu.settings import read_settings
 
 WEIGHTS = ("q4_1", "q8_0", "q6_K", "iq4_xs", "f16", "f32")  # both tiles, staged, a format without one, floats
 WIDTH = 256
-
-
-class Watched(CpuDevice):
-    """Remembers the ops of the groups it compiled."""
-
-    def __init__(self, name, target, threads, *, fuses):
-        super().__init__(name, target, threads, fuses=fuses)
-        self.groups_made = []
-
-    def compile(self, run, scratch):
-        self.groups_made += [tuple(placed.step.op for placed in group.steps) for group in run]
-        return super().compile(run, scratch)
-
-
-class Only(CpuBackend):
-    def __init__(self, device):
-        super().__init__()
-        self.name, self._device = "watched", device
-
-    def devices(self):
-        return [self._device]
-
-
-DEVICES = {}
-
-
-def watched(level, threads, fuses):
-    key = level, threads, fuses
-    if key not in DEVICES:
-        target = next(t for t in BACKEND.targets() if t.arch == level)
-        DEVICES[key] = Watched("watched:0", replace(target, kind="watched"), threads, fuses=fuses)
-    return DEVICES[key]
-
-
-@contextmanager
-def opened(level=LEVELS[0], threads=1, *, fuses=True):
-    """A Session on a device of its own, and the device."""
-    device = watched(level, threads, fuses)
-    device.groups_made.clear()
-    jf.register_backend(Only(device), device_class="accel")
-    try:
-        with jf.Session("watched:0", policy="strict") as session:
-            yield session, device
-    finally:
-        registry.unregister_backend("watched")
-
-
-def groups_of(outputs, **how):
-    """Groups of more than one step."""
-    with opened(**how) as (session, device):
-        session.compile(outputs)
-        return [group for group in device.groups_made if len(group) > 1]
 
 
 def constant(rng, shape, dtype="f32"):
@@ -85,11 +30,6 @@ def constant(rng, shape, dtype="f32"):
     if kind.is_block:
         return jf.constant(ArraySource(random_blocks(kind, shape, rng), kind, shape))
     return jf.constant((rng.standard_normal(shape) / shape[-1] ** 0.5).astype(kind.numpy))
-
-
-def same_bits(got, want):
-    for name, y in want.items():
-        np.testing.assert_array_equal(got[name].view(np.uint32), y.view(np.uint32), err_msg=name)
 
 
 # What is made together
@@ -205,28 +145,6 @@ def test_the_switch(monkeypatch, caplog):
 
 
 # The same bits
-
-
-def results(outputs, threads, level, *, fuses=True, seed=5):
-    data = np.random.default_rng(seed)
-    with opened(level, threads, fuses=fuses) as (session, _):
-        plan = session.compile(outputs)
-        inputs = {
-            name: data.standard_normal(t.shape).astype(t.spec.dtype.numpy)
-            for name, t in sorted(inputs_of(outputs).items())
-        }
-        plan(**inputs)
-        return plan(**inputs)  # twice: states have changed once
-
-
-def inputs_of(outputs):
-    found, stack = {}, list(outputs.values())
-    while stack:
-        tensor = stack.pop()
-        if tensor.kind == "input":
-            found[tensor.name] = tensor
-        stack += [operand for operand in tensor.operands if operand is not None]
-    return found
 
 
 @st.composite

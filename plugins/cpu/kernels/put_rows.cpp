@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "put_rows.h"
 
 namespace jackfield {
 namespace {
@@ -25,23 +25,10 @@ struct Split {
 };
 
 void put(const Step& s, int64_t b3, int64_t b2, int64_t first, int64_t n) {
-    const View &x = s.in[1], &rows = s.in[2], &out = s.out;
-    const char* list = rows.data + b3 % rows.shape[1] * rows.stride[1] + b2 % rows.shape[2] * rows.stride[2];
+    const View& x = s.in[1];
+    const Column column(s, b3, b2, first);
     const char* from = x.data + b3 * x.stride[0] + b2 * x.stride[1] + first * x.stride[3];
-    const int64_t at = first / block_length(out.dtype), blocks = x.last() / block_length(out.dtype);
-    char* to = out.data + b3 * out.stride[0] + b2 * out.stride[1] + at * out.stride[3];
-    for (int64_t i = 0; i < x.shape[2]; i++) {
-        const int64_t row = read_int(rows.dtype, list + i * rows.stride[3]);
-        if (row == -1) continue;  // padding writes to no slot
-        if (row < 0 || row >= out.shape[2]) {
-            set_fault(s, FAULT_INDEX, 2, row);
-            continue;
-        }
-        const char* source = from + i * x.stride[2];
-        char* target = to + row * out.stride[2];
-        const int64_t bad = convert_line(x.dtype, source, x.stride[3], out.dtype, target, out.stride[3], n);
-        if (bad >= 0) set_fault(s, FAULT_NONFINITE, 1, ((b3 * x.shape[1] + b2) * x.shape[2] + i) * blocks + at + bad);
-    }
+    for (int64_t i = 0; i < x.shape[2]; i++) column.put(i, from + i * x.stride[2], x.stride[3], n);
 }
 
 void run(const Step& s, const Team& team) {

@@ -1,11 +1,13 @@
 """Which steps of a run the CPU makes together. Pure functions on the contract's data; no memory, no addresses.
 
-Two kinds of groups, each with a kernel in `fused/` of the same name:
+Three kinds of groups, each with a kernel in `fused/` of the same name:
 
 linears      linear steps of the same x. x is rounded once and the workers meet once. If x is the product of rms_norm
              and its weights, and nothing else reads it, both belong to the group. So do, where nothing else reads what
              they take: the gated unit of two of them, and up to two `add` behind each (biases; residuals of few rows).
 scaled_norm  rms_norm and the multiplication by its weights.
+turned       rope and the put_rows that alone reads its result, turned round to rows of heads; so keys go to the cache
+             as they are made. With it a rope by the same angles beside it, that of the queries.
 
 What comes out has the same bits as one by one. A step is moved to where its group is made only if nothing it touches
 changes on the way.
@@ -35,6 +37,8 @@ def kernel_of(ops: Sequence[str]) -> str | None:
         return ""
     if "linear" in ops:
         return "linears"
+    if ops[0] == "rope":
+        return "turned"
     return "scaled_norm" if tuple(ops) == ("rms_norm", "multiply") else None
 
 
@@ -47,6 +51,11 @@ def fuse(steps: Sequence[Step], links: Sequence[Link]) -> Grouping:
     for i, step in enumerate(steps):
         if step.op == "rms_norm" and i not in work.taken and (scaled := _scaled(work, i)) is not None:
             work.take((i, scaled))
+    ropes = _ropes(work)
+    for alike in ropes.values():
+        for i in alike:
+            if i not in work.taken and (members := _turned(work, i, alike)) is not None:
+                work.take(members, max(members))
     return Grouping(work.in_order())
 
 
@@ -61,7 +70,7 @@ class _Use:
 class _Run:
     def __init__(self, steps: Sequence[Step], links: Sequence[Link]) -> None:
         self.steps, self.links = steps, links
-        self.taken: set[int] = set()
+        self.taken: dict[int, int] = {}  # steps of groups, and where those are made
         self.groups: list[tuple[int, tuple[int, ...]]] = []  # where each is made, and its steps
         self.uses: dict[int, list[_Use]] = defaultdict(list)  # of a value
         self.changes: dict[int, list[int]] = defaultdict(list)  # steps that make a value or change it in place
@@ -87,10 +96,16 @@ class _Run:
         kind = "block" if weight.dtype.is_block else "bf16" if weight.dtype.name == "bf16" else "float"
         return value, changes, link.offsets[0], _form(x), kind, step.attrs["precision"]
 
-    def take(self, members: tuple[int, ...]) -> None:
+    def take(self, members: tuple[int, ...], place: int | None = None) -> None:
+        """Make these a group. place: where it is made; None: as early as can be."""
         if len(members) > 1:
-            self.groups.append((self.place(members), members))
-            self.taken.update(members)
+            place = self.place(members) if place is None else place
+            self.groups.append((place, members))
+            self.taken.update(dict.fromkeys(members, place))
+
+    def made_at(self, i: int) -> int:
+        """Where step i is made."""
+        return self.taken.get(i, i)
 
     def place(self, members: Sequence[int]) -> int:
         """Where a group is made: as the first of its results that something else reads."""
@@ -231,3 +246,74 @@ def _scaled(run: _Run, norm: int, last: int | None = None) -> int | None:
     end = use.step if last is None else last
     stays = run.lasts(norm, 0, norm, end) and run.lasts(use.step, 1 - use.operand, use.step, end)
     return use.step if stays else None
+
+
+def _ropes(run: _Run) -> dict[object, list[int]]:
+    """Steps that turn [1, tokens, heads, channels] by the same angles."""
+    found: dict[object, list[int]] = defaultdict(list)
+    for i, (step, link) in enumerate(zip(run.steps, run.links, strict=True)):
+        if step.op != "rope":
+            continue
+        x, *sources = step.operands
+        assert x is not None
+        if x.rank == len(_AXES) and x.shape[0] == 1 and step.result.is_dense and step.result.size:
+            angles = tuple(None if spec is None else _form(spec) for spec in sources)
+            attrs = tuple(sorted(step.attrs.items()))
+            found[x.dtype.name, x.shape[1], angles, link.operands[1:], link.offsets[1:], attrs].append(i)
+    return found
+
+
+_AXES = ("one", "tokens", "heads", "channels")
+
+
+def _turned(run: _Run, i: int, alike: list[int]) -> tuple[int, ...] | None:
+    """The rope i with the put_rows behind it, and neighbours by the same angles; None if nothing takes its rows."""
+    put, at = _put(run, i), alike.index(i)
+    if put is None or not _moves(run, (i, put)):
+        return None
+    members: tuple[int, ...] = (i, put)
+    for near in alike[max(0, at - 1) : at] + alike[at + 1 : at + 2]:
+        if near not in run.taken:
+            other = _put(run, near)
+            more = (near,) if other is None else (near, other)
+            longer = more + members if near < i else members + more
+            members = longer if _moves(run, longer) else members
+    return members
+
+
+def _put(run: _Run, rope: int) -> int | None:
+    """The put_rows that alone reads the rope's result, as [heads, tokens, channels]."""
+    value, made = run.links[rope].result, run.steps[rope].result
+    if run.links[rope].outside or len(run.uses[value]) != 1 or len(run.changes[value]) != 1:
+        return None
+    (use,) = run.uses[value]
+    step, link = run.steps[use.step], run.links[use.step]
+    if step.op != "put_rows" or use.operand != 1 or use.step in run.taken:
+        return None
+    x = step.operands[1]
+    assert x is not None
+    order = (2, 1, 3)
+    whole = link.offsets[1] == 0 and x.dtype.name == made.dtype.name and x.shape == tuple(made.shape[a] for a in order)
+    steps = zip(x.shape, x.byte_strides, (made.byte_strides[axis] for axis in order), strict=whole)
+    return use.step if whole and all(n == 1 or stride == wanted for n, stride, wanted in steps) else None
+
+
+def _moves(run: _Run, members: Sequence[int]) -> bool:
+    """Whether all of these can be made where the last one is, by one kernel."""
+    place, own = max(members), set(members)
+    for i in members:
+        link = run.links[i]
+        for operand, value in enumerate(link.operands):
+            for j in () if value is None else run.changes[value]:
+                from_rope = operand == 1 and run.steps[i].op == "put_rows" and run.steps[j].op == "rope"
+                if j != i and (not from_rope if j in own else not _in_order(run, j, i, place)):
+                    return False
+        others = [*(use.step for use in run.uses[link.result]), *run.changes[link.result]]
+        if not all(j in own or _in_order(run, j, i, place) for j in others):
+            return False
+    return True
+
+
+def _in_order(run: _Run, j: int, i: int, place: int) -> bool:
+    """Whether step j, which touches what step i touches, stays on its side of it when i is made at `place`."""
+    return (j < i) == (run.made_at(j) < place)
