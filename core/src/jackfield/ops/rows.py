@@ -159,7 +159,8 @@ def _biased(call: Call) -> Shape:
 
 
 def _biased_work(call: Call, result: Spec) -> Work:
-    return Work(result.size, call["x"].nbytes + call["ids"].nbytes + 2 * result.nbytes)
+    read = Spec(f32, result.shape).nbytes
+    return Work(result.size, call["x"].nbytes + read + call["ids"].nbytes + result.nbytes)
 
 
 @op(
