@@ -234,6 +234,9 @@ def test_work_is_counted_from_specs_alone(declared):
         elif declared.name == "take_rows":
             rows = math.prod(example.specs[1].shape)
             assert work.nbytes == rows * example.specs[0].row_nbytes + stored[1] + example.result.nbytes
+        elif declared.name == "add_rows":
+            rows = math.prod(example.specs[2].shape)
+            assert work.nbytes == stored[0] + rows * example.specs[1].row_nbytes + stored[2] + example.result.nbytes
         elif declared.name == "linear_experts":
             experts = min(math.prod(example.specs[2].shape), example.specs[1].shape[0])
             weight = experts * math.prod(example.specs[1].shape[1:-1]) * example.specs[1].row_nbytes

@@ -59,6 +59,8 @@ def _plain(value: Any) -> Attr:
         return value.item()
     if isinstance(value, (list, tuple)):
         return tuple(_plain(v) for v in value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise AttributeValueError("is a whole number beyond 64 bits")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise AttributeValueError(f"is of type {type(value).__name__}, must be a number, text, dtype or a tuple of these")

@@ -30,6 +30,7 @@ __all__ = [
     "reshape_view",
     "slice_view",
     "transpose_view",
+    "window_view",
 ]
 
 Shape = tuple[int, ...]
@@ -301,3 +302,21 @@ def broadcast_view(x: Spec, shape: Shape) -> View:
     for n, m, s in zip(x.shape, shape[added:], x.byte_strides, strict=True):
         strides.append(s if n == m else 0)
     return View(replace(x, shape=shape, strides=tuple(strides)), 0)
+
+
+def window_view(x: Spec, shape: Shape, strides: Shape, offset: int) -> View:
+    """Any window on a dense tensor. strides, offset: in units of x, which are blocks for a block dtype.
+
+    Raises: ShapeError for a shape that is none of x's dtype, and for a window that reaches beyond x.
+    """
+    window = replace(x, shape=shape, strides=())
+    if not window.size:
+        return View(window, 0)
+    # no step is taken along an axis of extent 1: its stride may be anything, and is stored as 0
+    steps = tuple(s if n > 1 else 0 for n, s in zip(window.units, strides, strict=True))
+    last, held = offset + sum((n - 1) * s for n, s in zip(window.units, steps, strict=True)), prod(x.units)
+    if last >= held:
+        unit = "block" if x.dtype.is_block else "element"
+        raise ShapeError(f"the window reaches {unit} {last} of x, which has {held}")
+    nbytes = x.dtype.block_nbytes
+    return View(replace(window, strides=tuple(s * nbytes for s in steps)), offset * nbytes)

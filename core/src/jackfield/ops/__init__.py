@@ -2,71 +2,132 @@
 
 from __future__ import annotations
 
-from jackfield.ops.attention import attention
-from jackfield.ops.copies import cast, concatenate, contiguous, tile, write
-from jackfield.ops.elementwise import (
-    add,
-    clip,
-    divide,
+from jackfield.ops.activations import (
+    elu,
     gelu,
     gelu_erf,
-    multiply,
+    gelu_quick,
+    hardsigmoid,
+    hardswish,
+    leaky_relu,
     relu,
-    scale,
     sigmoid,
     silu,
+    softplus,
+    xielu,
+)
+from jackfield.ops.attention import attention
+from jackfield.ops.copies import accumulate, cast, concatenate, contiguous, tile, write
+from jackfield.ops.elementwise import (
+    abs,
+    add,
+    clip,
+    cos,
+    divide,
+    exp,
+    expm1,
+    log,
+    multiply,
+    negative,
+    scale,
+    sign,
+    sin,
+    sqrt,
     square,
+    step,
     subtract,
     tanh,
 )
-from jackfield.ops.gated import geglu, geglu_erf, swiglu
-from jackfield.ops.norms import l2_norm, norm, rms_norm, softmax
+from jackfield.ops.fills import arange, full
+from jackfield.ops.gated import geglu, geglu_erf, geglu_quick, reglu, swiglu, swiglu_clamp, swiglu_oai
+from jackfield.ops.masks import causal_mask, diag, tril, triu
+from jackfield.ops.norms import group_norm, l2_norm, norm, rms_norm, softmax
 from jackfield.ops.position import rope
-from jackfield.ops.products import linear, linear_experts, matmul
-from jackfield.ops.reduce import argmax, argsort, mean, sum, top_k
-from jackfield.ops.rows import put_rows, take_rows
-from jackfield.ops.views import broadcast_to, reshape, slice, transpose
+from jackfield.ops.products import hadamard, linear, linear_experts, matmul, outer_product
+from jackfield.ops.reduce import argmax, argsort, count_equal, cumsum, mean, sum, top_k
+from jackfield.ops.rounding import ceil, floor, round_away, trunc
+from jackfield.ops.rows import add_rows, put_rows, take_rows
+from jackfield.ops.views import broadcast_to, reshape, slice, strided_view, transpose
 
 __all__ = [
+    "abs",
+    "accumulate",
     "add",
+    "add_rows",
+    "arange",
     "argmax",
     "argsort",
     "attention",
     "broadcast_to",
     "cast",
+    "causal_mask",
+    "ceil",
     "clip",
     "concatenate",
     "contiguous",
+    "cos",
+    "count_equal",
+    "cumsum",
+    "diag",
     "divide",
+    "elu",
+    "exp",
+    "expm1",
+    "floor",
+    "full",
     "geglu",
     "geglu_erf",
+    "geglu_quick",
     "gelu",
     "gelu_erf",
+    "gelu_quick",
+    "group_norm",
+    "hadamard",
+    "hardsigmoid",
+    "hardswish",
     "l2_norm",
+    "leaky_relu",
     "linear",
     "linear_experts",
+    "log",
     "matmul",
     "mean",
     "multiply",
+    "negative",
     "norm",
+    "outer_product",
     "put_rows",
+    "reglu",
     "relu",
     "reshape",
     "rms_norm",
     "rope",
+    "round_away",
     "scale",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
     "slice",
     "softmax",
+    "softplus",
+    "sqrt",
     "square",
+    "step",
+    "strided_view",
     "subtract",
     "sum",
     "swiglu",
+    "swiglu_clamp",
+    "swiglu_oai",
     "take_rows",
     "tanh",
     "tile",
     "top_k",
     "transpose",
+    "tril",
+    "triu",
+    "trunc",
     "write",
+    "xielu",
 ]

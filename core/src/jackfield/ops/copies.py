@@ -245,3 +245,43 @@ def write(target: Array, x: Array, *, start: Shape) -> Array:
     else:
         target[()] = recast(x, dtype)
     return target
+
+
+def _added(call: Call, _: Spec) -> Work:
+    x = call["x"]
+    return Work(x.size, 2 * x.nbytes)
+
+
+@op(
+    shape=_region,
+    dtype=like("target"),
+    work=_added,
+    accepts={"target": (f32,), "x": (f32,)},
+    tolerance="A",
+    stored=True,
+    inplace=("target",),
+    updates=True,
+    priority="P2",
+    cases=[
+        case(rand(5, 7), rand(2, 3), start=(1, 2)),
+        case(rand(2, 3, 4, 257), rand(2, 1, 2, 255), start=(0, 1, 2, 1)),
+        case(values([[INF, -INF, NAN, 3e38, 1.0, -0.0]]), values([[-INF, 1.0, 1.0, 3e38, NAN, -0.0]]), start=(0, 0)),
+        case(rand(5, 7), rand(5, 7), start=(0, 0)),
+        case(rand(5, 7), rand(0, 3), start=(5, 2)),
+        case(rand(), rand(), start=()),
+        case(rand(5, 7), rand(2, 3), start=(4, 2), raises=ShapeError),
+        case(rand(5, 7), rand(2, 3), start=(1, -2), raises=ShapeError),
+        case(rand(5, 7), rand(3), start=(1,), raises=ShapeError),
+        case(rand(5, 7, dtype=f16), rand(2, 3, dtype=f16), start=(1, 2), raises=DTypeError),
+        case(rand(5, 7), rand(2, 3), raises=AttributeValueError),
+    ],
+)
+def accumulate(target: Array, x: Array, *, start: Shape) -> Array:
+    """target with x added to the region that `start` says.
+
+    target: f32; strided in every axis if it likes. x: f32, the region's shape.
+    Returns: the target's new value; a state is changed where it lies. Raises: ShapeError, DTypeError.
+    """
+    region = tuple(slice(at, at + n) for at, n in zip(start, x.shape, strict=True))
+    target[region] = target[region] + x
+    return target

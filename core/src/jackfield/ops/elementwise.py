@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from jackfield.draws import UnboundCase
-from jackfield.dtypes import f16, f32
+from jackfield.dtypes import f16, f32, q8_0
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.graph import Attr
-from jackfield.op import Array, Call, Check, Op, Slack, Tolerance, case, op, rand, values
-from jackfield.rules import F, broadcast, like, per_element, same_as
+from jackfield.op import Array, Call, Check, Op, Priority, Slack, Tolerance, case, op, rand, values
+from jackfield.rules import F, Q, broadcast, like, per_element, same_as
+from jackfield.spec import Shape
 
 NAN, INF = math.nan, math.inf
 NASTY = (-INF, -1e30, -100.0, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 100.0, 1e30, INF, NAN)
 
-_CASES = (
+CASES = (
     case(rand(3, 5, low=-4, high=4)),
     case(values(NASTY)),
     case(rand(2, 3, 1, 257, low=-30, high=30)),
@@ -28,13 +29,14 @@ _CASES = (
 )
 
 
-def _unary(
+def unary(
     multiply_adds: int,
     tolerance: Tolerance,
     *,
+    priority: Priority = "P0",
     check: Check | None = None,
     slack: Slack | None = None,
-    cases: Sequence[UnboundCase] = _CASES,
+    cases: Sequence[UnboundCase] = CASES,
 ) -> Callable[[Callable[..., Any]], Op]:
     """An op of x alone: shape and dtype of x, and its memory where x dies."""
     return op(
@@ -44,13 +46,14 @@ def _unary(
         accepts={"x": F},
         inplace=("x",),
         tolerance=tolerance,
+        priority=priority,
         check=check,
         slack=slack,
         cases=cases,
     )
 
 
-@_unary(1, "A")
+@unary(1, "A")
 def square(x: Array) -> Array:
     """x times itself.
 
@@ -59,7 +62,108 @@ def square(x: Array) -> Array:
     return x * x
 
 
-@_unary(8, "T")
+@unary(1, "E", priority="P1")
+def abs(x: Array) -> Array:
+    """The magnitude of each element.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.abs(x)
+
+
+@unary(1, "E", priority="P1")
+def negative(x: Array) -> Array:
+    """-x.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return -x
+
+
+@unary(1, "E", priority="P2")
+def sign(x: Array) -> Array:
+    """1 above zero, -1 below, 0 for a zero of either sign; NaN stays.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.sign(x)
+
+
+@unary(1, "E", priority="P2")
+def step(x: Array) -> Array:
+    """1 above zero, else 0; NaN stays.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.where(np.isnan(x), x, x > 0)
+
+
+@unary(2, "A", priority="P1")
+def sqrt(x: Array) -> Array:
+    """The square root; below zero it is NaN.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.sqrt(x)
+
+
+@unary(8, "T", priority="P1")
+def log(x: Array) -> Array:
+    """The natural logarithm; 0 gives -inf, below zero it is NaN.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.log(x)
+
+
+@unary(8, "T", priority="P1")
+def exp(x: Array) -> Array:
+    """e to the power x; overflow gives inf.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x.
+    """
+    return np.exp(x)
+
+
+@unary(8, "T", priority="P1")
+def expm1(x: Array) -> Array:
+    """e to the power x, less 1; overflow gives inf.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; near 0 right to 1e-6, not to the last digit.
+    """
+    return np.expm1(x)
+
+
+FAR = 1e4  # beyond it an angle in f32 has lost the digits that tell where on the circle it is
+
+
+def _far_angles(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> Array:
+    """Of a far angle only the range of the result is asked."""
+    return np.where(np.abs(np.asarray(arrays["x"])) > FAR, 2.0, 0.0)
+
+
+_ANGLES = (*CASES, case(rand(4, 257, low=-FAR, high=FAR)))
+
+
+@unary(10, "T", priority="P1", slack=_far_angles, cases=_ANGLES)
+def sin(x: Array) -> Array:
+    """The sine of an angle in radians; inf gives NaN.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; beyond 1e4 any number from -1 to 1.
+    """
+    return np.sin(x)
+
+
+@unary(10, "T", priority="P1", slack=_far_angles, cases=_ANGLES)
+def cos(x: Array) -> Array:
+    """The cosine of an angle in radians; inf gives NaN.
+
+    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; beyond 1e4 any number from -1 to 1.
+    """
+    return np.cos(x)
+
+
+@unary(8, "T")
 def tanh(x: Array) -> Array:
     """Hyperbolic tangent.
 
@@ -74,7 +178,7 @@ def _bounds_in_order(call: Call) -> None:
         raise call.attr_error(f"min is {low} and max is {high}: min must not be above max, and neither NaN")
 
 
-@_unary(
+@unary(
     1,
     "E",
     check=_bounds_in_order,
@@ -98,61 +202,10 @@ def clip(x: Array, *, min: float, max: float) -> Array:
     return np.where(np.isnan(x), x, np.minimum(np.maximum(x, min), max))
 
 
-@_unary(1, "E")
-def relu(x: Array) -> Array:
-    """max(x, 0); NaN stays.
-
-    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; a zero may have either sign.
-    """
-    return np.where(np.isnan(x) | (x > 0), x, 0)
-
-
-@_unary(8, "T")
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)).
-
-    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; -inf gives 0, also where exp(-x) overflows.
-    """
-    return 1 / (1 + np.exp(-x))
-
-
-@_unary(8, "T")
-def silu(x: Array) -> Array:
-    """x / (1 + exp(-x)), also called swish.
-
-    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; -inf gives NaN by this formula.
-    Source: Elfwing et al. 2017, "Sigmoid-weighted linear units".
-    """
-    return x / (1 + np.exp(-x))
-
-
-@_unary(12, "T")
-def gelu(x: Array) -> Array:
-    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the tanh form.
-
-    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; -inf gives NaN, +inf gives inf.
-    Source: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-
-
-def erf(x: Array) -> Array:
-    """The error function of each element of x, in f64."""
-    return np.fromiter(map(math.erf, x.reshape(-1).tolist()), np.float64, x.size).reshape(x.shape)
-
-
-@_unary(12, "T")
-def gelu_erf(x: Array) -> Array:
-    """0.5 x (1 + erf(x / sqrt 2)): the exact form.
-
-    x: f32, f16 or bf16, any shape. Returns: shape and dtype of x; -inf gives NaN, +inf gives inf.
-    Source: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
-
-
 def _one_dtype_or_f32(call: Call) -> None:
     a, b = call["a"].dtype, call["b"].dtype
+    if a.is_block and b is not f32:
+        raise call.dtype_error(f"a is {a} and b is {b}: what is added to a block dtype must be f32")
     if a is not b and f32 not in (a, b):
         raise call.dtype_error(f"a is {a} and b is {b}: they must have one dtype, or one must be f32")
 
@@ -181,12 +234,35 @@ _binary = op(
 )
 
 
-@_binary
+def _sum(call: Call) -> Shape:
+    a, b = call["a"], call["b"]
+    if a.dtype.is_block and a.shape != b.shape:
+        raise call.shape_error(f"a is {a} and b {b}: what is added to a block dtype must have its shape")
+    return broadcast("a", "b")(call)
+
+
+@op(
+    shape=_sum,
+    dtype=like("a"),
+    work=per_element(1),
+    accepts={"a": (*F, *Q), "b": F},
+    inplace=("a", "b"),
+    tolerance="A",
+    check=_one_dtype_or_f32,
+    cases=[
+        *_PAIR,
+        case(rand(3, 512), rand(3, 512)),
+        case(rand(2, 64, dtype=q8_0), values([[INF] + [1.0] * 63, [0.5] * 63 + [NAN]])),
+        case(rand(3, 64, dtype=q8_0), rand(64), raises=ShapeError),
+        case(rand(3, 64, dtype=q8_0), rand(3, 64, dtype=f16), raises=DTypeError),
+    ],
+)
 def add(a: Array, b: Array) -> Array:
     """a + b with numpy's broadcasting both ways.
 
-    a, b: f32, f16 or bf16, of one dtype or one of them f32. Returns: dtype of a.
-    Raises: ShapeError, DTypeError.
+    a, b: f32, f16 or bf16, of one dtype or one of them f32; or a of a block dtype and b f32 of the same shape.
+    Returns: dtype of a. Blocks are decoded, added to in f32 and encoded again; a block of a sum with inf or NaN becomes
+    0 and an error of the run. Raises: ShapeError, DTypeError.
     """
     return a + b
 
@@ -227,7 +303,7 @@ def _product_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Att
     return np.abs(np.asarray(arrays["x"]) * factor) * 2.0**-23
 
 
-@_unary(
+@unary(
     1,
     "A",
     slack=_product_rounded,

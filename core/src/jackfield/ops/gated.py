@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
+from jackfield.draws import UnboundCase
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
-from jackfield.op import Array, Call, case, op, rand, values
-from jackfield.ops.elementwise import INF, NAN, gelu, gelu_erf, silu
-from jackfield.rules import F, like, per_element, rank_of
+from jackfield.op import Array, Call, Check, Op, Priority, case, op, rand, values
+from jackfield.ops.activations import gelu, gelu_erf, gelu_quick, relu, silu
+from jackfield.ops.elementwise import INF, NAN
+from jackfield.rules import F, all_of, like, per_element, rank_of
 from jackfield.spec import Shape
 
 
@@ -41,30 +47,44 @@ def _halves(gate: Array, up: Array | None, *, swapped: bool) -> tuple[Array, Arr
 
 
 _NASTY = values([1e9, INF, -100.0, -INF, NAN, 0.0, 3.0, 1.0]), values([1e9, -INF, 3.0, 3.0, 1.0, INF, NAN, 1.0])
-_CASES = (
-    case(rand(3, 5, low=-4, high=4), rand(3, 5)),
-    case(rand(3, 10, low=-4, high=4)),
-    case(rand(2, 3, 514, low=-4, high=4), swapped=True),
-    case(*_NASTY),
-    case(rand(4, 1), rand(4, 1)),
-    case(rand(0, 6)),
-    case(rand(2, 3, 1, 256), rand(2, 3, 1, 256)),
-    case(rand(3, 5), raises=ShapeError),
-    case(rand(3, 1), raises=ShapeError),
-    case(rand(3, 5), rand(3, 4), raises=ShapeError),
-    case(rand(3, 4), rand(3, 4), swapped=True, raises=AttributeValueError),
-    case(rand(3, dtype=F[0]), rand(3, dtype=F[1]), raises=DTypeError),
-)
-_gated = op(
-    shape=_shape,
-    dtype=like("gate"),
-    work=per_element(10),
-    accepts={"gate": F, "up": F},
-    check=_halves_fit,
-    inplace=("gate",),
-    tolerance="T",
-    cases=_CASES,
-)
+
+
+def _cases(**attrs: Any) -> list[UnboundCase]:
+    """The cases of every gated unit, with these attributes."""
+    return [
+        case(rand(3, 5, low=-4, high=4), rand(3, 5), **attrs),
+        case(rand(3, 10, low=-4, high=4), **attrs),
+        case(rand(2, 3, 514, low=-4, high=4), swapped=True, **attrs),
+        case(*_NASTY, **attrs),
+        case(rand(4, 1), rand(4, 1), **attrs),
+        case(rand(0, 6), **attrs),
+        case(rand(2, 3, 1, 256), rand(2, 3, 1, 256), **attrs),
+        case(rand(3, 5), raises=ShapeError, **attrs),
+        case(rand(3, 1), raises=ShapeError, **attrs),
+        case(rand(3, 5), rand(3, 4), raises=ShapeError, **attrs),
+        case(rand(3, 4), rand(3, 4), swapped=True, raises=AttributeValueError, **attrs),
+        case(rand(3, dtype=F[0]), rand(3, dtype=F[1]), raises=DTypeError, **attrs),
+    ]
+
+
+def _unit(
+    multiply_adds: int, cases: Sequence[UnboundCase], *, priority: Priority = "P0", check: Check = _halves_fit
+) -> Callable[[Callable[..., Any]], Op]:
+    return op(
+        shape=_shape,
+        dtype=like("gate"),
+        work=per_element(multiply_adds),
+        accepts={"gate": F, "up": F},
+        check=check,
+        inplace=("gate",),
+        tolerance="T",
+        priority=priority,
+        cases=cases,
+    )
+
+
+_gated = _unit(10, _cases())
+_gated_too = _unit(10, _cases(), priority="P1")
 
 
 @_gated
@@ -104,3 +124,82 @@ def geglu_erf(gate: Array, up: Array | None = None, *, swapped: bool = False) ->
     """
     g, u = _halves(gate, up, swapped=swapped)
     return np.asarray(gelu_erf.body(g) * u)
+
+
+@_gated_too
+def geglu_quick(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
+    """gelu_quick(g) * u: the sigmoid form of gelu.
+
+    gate: f32, f16 or bf16 (..., n), the part that is activated.
+    up: like gate, the linear part. Absent: gate is (..., 2n), its first half is activated, with `swapped` its second.
+    Returns: (..., n) in the dtype of gate. Raises: ShapeError, DTypeError; AttributeValueError for swapped with up.
+    Source: Shazeer 2020, "GLU variants improve transformer".
+    """
+    g, u = _halves(gate, up, swapped=swapped)
+    return np.asarray(gelu_quick.body(g) * u)
+
+
+@_gated_too
+def reglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
+    """relu(g) * u.
+
+    gate: f32, f16 or bf16 (..., n), the part that is activated.
+    up: like gate, the linear part. Absent: gate is (..., 2n), its first half is activated, with `swapped` its second.
+    Returns: (..., n) in the dtype of gate. Raises: ShapeError, DTypeError; AttributeValueError for swapped with up.
+    Source: Shazeer 2020, "GLU variants improve transformer".
+    """
+    g, u = _halves(gate, up, swapped=swapped)
+    return np.asarray(relu.body(g) * u)
+
+
+def _limit_clamps(call: Call) -> None:
+    limit = call.attr("limit")
+    if not 0 < limit < math.inf:
+        raise call.attr_error(f"limit is {limit}, must be above 0 and finite; a unit without a clamp is swiglu")
+
+
+_clamped_cases = [
+    case(rand(3, 257, low=-9, high=9), rand(3, 257, low=-9, high=9), limit=2.5),
+    *(case(rand(3, 4), limit=wrong, raises=AttributeValueError) for wrong in (0.0, -7.0, INF, NAN)),
+]
+
+
+@_unit(
+    12,
+    [*_cases(), *_clamped_cases, case(rand(3, 6, low=-9, high=9), alpha=1.0, swapped=True)],
+    priority="P1",
+    check=all_of(_halves_fit, _limit_clamps),
+)
+def swiglu_oai(
+    gate: Array, up: Array | None = None, *, swapped: bool = False, alpha: float = 1.702, limit: float = 7.0
+) -> Array:
+    """g * sigmoid(alpha * g) * (u + 1), where g is kept below `limit` and u between its negative and itself.
+
+    gate: f32, f16 or bf16 (..., n), the part that is activated.
+    up: like gate, the linear part. Absent: gate is (..., 2n), its first half is activated, with `swapped` its second.
+    limit: above 0, finite. Returns: (..., n) in the dtype of gate; NaN stays, -inf in g gives NaN.
+    Raises: ShapeError, DTypeError; AttributeValueError for swapped with up, or a limit out of its range.
+    Source: OpenAI 2025, "gpt-oss-120b and gpt-oss-20b model card", section 2.2.
+    """
+    g, u = _halves(gate, up, swapped=swapped)
+    g, u = np.minimum(g, limit), np.clip(u, -limit, limit)
+    return np.asarray(g / (1 + np.exp(-alpha * g)) * (u + 1))
+
+
+@_unit(
+    12,
+    [*_cases(limit=7.0), *_clamped_cases, case(rand(3, 4), raises=AttributeValueError)],
+    priority="P1",
+    check=all_of(_halves_fit, _limit_clamps),
+)
+def swiglu_clamp(gate: Array, up: Array | None = None, *, swapped: bool = False, limit: float) -> Array:
+    """silu(g) * u, where g is kept below `limit` and u between its negative and itself, both before silu.
+
+    gate: f32, f16 or bf16 (..., n), the part that is activated.
+    up: like gate, the linear part. Absent: gate is (..., 2n), its first half is activated, with `swapped` its second.
+    limit: above 0, finite. Returns: (..., n) in the dtype of gate; NaN stays, -inf in g gives NaN.
+    Raises: ShapeError, DTypeError; AttributeValueError for swapped with up, or a limit out of its range.
+    Source: Shazeer 2020, "GLU variants improve transformer", for the unit without its clamp.
+    """
+    g, u = _halves(gate, up, swapped=swapped)
+    return np.asarray(silu.body(np.minimum(g, limit)) * np.clip(u, -limit, limit))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from jackfield.dtypes import f16, f32
@@ -100,6 +102,61 @@ def l2_norm(x: Array, *, eps: float = 1e-12) -> Array:
     x: f32, f16 or bf16 (..., n). eps: at least 0. Returns: shape and dtype of x; a zero row gives 0, with eps 0 NaN.
     """
     return x / np.maximum(np.sqrt(np.sum(x * x, -1, keepdims=True)), eps)
+
+
+def _has_channels(call: Call) -> None:
+    rank_of(call, "x", 2)
+    if call.attr("groups") < 1:
+        raise call.attr_error(f"groups is {call.attr('groups')}, must be at least 1")
+
+
+@op(
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_element(4),
+    accepts=_ACCEPTS,
+    check=all_of(_has_channels, not_negative("eps")),
+    inplace=("x",),
+    tolerance="R",
+    priority="P1",
+    cases=[
+        case(rand(2, 6, 4, 5), groups=3),
+        case(rand(1, 7, 3, 5, low=-10, high=30), groups=3),
+        case(rand(2, 5, 3, 3), groups=4, eps=1e-2),
+        case(rand(6, 3, 5), groups=2),
+        case(rand(6, 257), groups=6),
+        case(rand(4, 8), groups=1),
+        case(rand(3, 4), groups=9),
+        case(values([[[1.0, INF], [2.0, 3.0]], [[0.0, 0.0], [0.0, 0.0]], [[NAN, 1.0], [2.0, 3.0]]]), groups=3),
+        case(values([[0.0, 0.0], [3.0, 4.0]]), groups=2, eps=0.0),
+        case(rand(3, 1), groups=3),
+        case(rand(0, 4, 3, 3), groups=2),
+        case(rand(2, 0, 3, 3), groups=2),
+        case(rand(2, 4, 0, 3), groups=2),
+        case(rand(3, 5), groups=0, raises=AttributeValueError),
+        case(rand(3, 5), groups=2, eps=-1e-6, raises=AttributeValueError),
+        case(rand(3, 5), raises=AttributeValueError),
+        case(rand(5), groups=1, raises=ShapeError),
+        case(rand(1, 1, 1, 1, 5), groups=1, raises=ShapeError),
+        case(ints(3, 5, high=9), groups=1, raises=DTypeError),
+    ],
+)
+def group_norm(x: Array, *, groups: int, eps: float = 1e-6) -> Array:
+    """(x - mean) / sqrt(variance + eps) over groups of neighbouring channels and all places of an image.
+
+    x: f32, f16 or bf16 (N, C, H, W), (C, H, W) or (C, L). eps: at least 0.
+    groups: at least 1; each has C / groups channels, rounded up, the last ones fewer or none.
+    Returns: shape and dtype of x. Raises: ShapeError, DTypeError, AttributeValueError.
+    Source: Wu and He 2018, "Group normalization".
+    """
+    images = x if x.ndim == 4 else x[None]
+    each = max(1, -(-images.shape[1] // groups))
+    y = np.empty(images.shape)
+    for first in range(0, images.shape[1], each):
+        group = images[:, first : first + each]
+        flat = group.reshape(len(group), math.prod(group.shape[1:]))
+        y[:, first : first + each] = norm.body(flat, eps=eps).reshape(group.shape)
+    return y.reshape(x.shape)
 
 
 def _fits(call: Call) -> None:

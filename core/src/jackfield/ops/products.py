@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from jackfield.dtypes import f32, i32, q8_0, q8_1
+from jackfield.dtypes import f16, f32, i32, q8_0, q8_1
 from jackfield.dtypes.arrays import widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, case, ints, op, rand, values
@@ -19,9 +19,11 @@ from jackfield.rules import (
     countable,
     grouped,
     known,
+    like,
     multiple,
     precision,
     rank_of,
+    same_as,
     touched,
 )
 from jackfield.spec import Shape, Spec
@@ -210,3 +212,93 @@ def linear_experts(
         token, slot = np.nonzero(chosen & (ids == expert))
         y[token, slot] = wide[token, slot % x.shape[1]] @ widened(weight[expert]).T
     return y
+
+
+def _outer(call: Call) -> Shape:
+    a, b = call["a"], call["b"]
+    rank_of(call, "a", 2)
+    rank_of(call, "b", 2)
+    if a.shape[-2] != b.shape[-2]:
+        raise call.shape_error(f"a is {list(a.shape)} and b {list(b.shape)}: their second-last extents must be equal")
+    multiple(call, "b", -3, "a", -3)
+    multiple(call, "b", -4, "a", -4)
+    return (*b.shape[:-2], b.shape[-1], a.shape[-1])
+
+
+@op(
+    shape=_outer,
+    dtype=always(f32),
+    accepts={"a": STORED, "b": (f32,)},
+    tolerance="M",
+    priority="P2",
+    work=lambda call, result: Work(result.size * call["a"].shape[-2], touched(call, result)),
+    cases=[
+        case(rand(3, 5), rand(3, 4)),
+        case(rand(3, 256), rand(3, 5)),
+        case(rand(2, 2, 7, 33), rand(2, 4, 7, 5)),
+        case(rand(5, 8), rand(4, 5, 3)),
+        case(rand(257, 3), rand(257, 2)),
+        case(values([[INF, 1.0], [NAN, 1.0]]), values([[0.0, 2.0], [1.0, 3.0]])),
+        case(rand(0, 5), rand(0, 4)),
+        case(rand(3, 0), rand(3, 4)),
+        case(rand(1, 1), rand(1, 1)),
+        case(rand(3, 5), rand(4, 5), raises=ShapeError),
+        case(rand(2, 3, 5), rand(3, 3, 4), raises=ShapeError),
+        case(rand(2, 1, 3, 5), rand(3, 3, 4), raises=ShapeError),
+        case(rand(5), rand(5, 4), raises=ShapeError),
+        case(rand(3, 5), rand(3, 4, dtype=f16), raises=DTypeError),
+    ],
+)
+def outer_product(a: Array, b: Array) -> Array:
+    """The sum of the outer products of the rows of b and a: y[p, m] = sum over n of b[n, p] * a[n, m].
+
+    a: f32, f16, bf16 or a block dtype (..., n, m); batch extents divide those of b, grouped. b: f32 (..., n, p).
+    Returns: f32 (..., p, m). Raises: ShapeError, DTypeError.
+    """
+    a = grouped(a.reshape(a.shape[-b.ndim :]), b.shape[:-2])
+    return np.swapaxes(b, -1, -2) @ a
+
+
+def _rows_of_a_power_of_two(call: Call) -> None:
+    rank_of(call, "x", 1)
+    n = call["x"].shape[-1]
+    if n < 1 or n & (n - 1):
+        raise call.shape_error(f"x is {list(call['x'].shape)}, its last extent must be a power of two")
+
+
+@op(
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=lambda call, result: Work(result.size * call["x"].shape[-1].bit_length(), touched(call, result)),
+    accepts={"x": (f32,)},
+    inplace=("x",),
+    tolerance="R",
+    priority="P1",
+    check=_rows_of_a_power_of_two,
+    cases=[
+        case(rand(3, 8)),
+        case(rand(2, 3, 1, 256)),
+        case(rand(2, 1024)),
+        case(values([[1.0, 2.0, 3.0, 4.0], [NAN, 0.0, 0.0, 0.0], [INF, 1.0, INF, 1.0], [1e30, 1.0, -1e30, 0.0]])),
+        case(rand(7, 1)),
+        case(rand(2)),
+        case(rand(0, 4)),
+        case(rand(3, 12), raises=ShapeError),
+        case(rand(3, 0), raises=ShapeError),
+        case(rand(), raises=ShapeError),
+        case(rand(3, 4, dtype=f16), raises=DTypeError),
+    ],
+)
+def hadamard(x: Array) -> Array:
+    """The Walsh-Hadamard transform of each row in natural order, divided by sqrt(n): its own inverse.
+
+    x: f32 (..., n), n a power of two. Returns: f32, shape of x. Raises: ShapeError, DTypeError.
+    Source: Fino and Algazi 1976, "Unified matrix treatment of the fast Walsh-Hadamard transform".
+    """
+    n, y, stride = x.shape[-1], x, 1
+    while stride < n:
+        pairs = y.reshape(*x.shape[:-1], n // (2 * stride), 2, stride)
+        u, v = pairs[..., 0, :], pairs[..., 1, :]
+        y = np.stack([u + v, u - v], -2).reshape(x.shape)
+        stride *= 2
+    return y / math.sqrt(n)

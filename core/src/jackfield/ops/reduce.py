@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from jackfield.dtypes import DType, f32, i32
+from jackfield.dtypes import DType, f16, f32, i32, i64
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import F, always, axis_of, countable, per_operand_element, rank_of
+from jackfield.rules import F, always, axis_of, countable, like, per_operand_element, rank_of, same_as
 from jackfield.spec import Shape
 
 _TIES = values([[0.0, 2.0, -0.0, 2.0, -1.0], [-INF, INF, INF, 1.0, -INF], [3.0, NAN, 5.0, NAN, 5.0]])
@@ -204,3 +207,81 @@ def top_k(x: Array, *, k: int) -> Array:
     taken is left open. Raises: AttributeValueError unless 1 <= k <= n.
     """
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]
+
+
+def _prefix_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Any]) -> Array:
+    """Every sum on the way is rounded, by a share of what was added up so far."""
+    return 1e-5 * np.cumsum(np.abs(np.asarray(arrays["x"])), axis=attrs["axis"])
+
+
+def _axis_is_there(call: Call) -> None:
+    rank_of(call, "x", 1)
+    axis_of(call, call["x"].rank)
+
+
+@op(
+    shape=same_as("x"),
+    dtype=like("x"),
+    work=per_operand_element("x", 1),
+    accepts={"x": (f32,)},
+    tolerance="R",
+    slack=_prefix_rounded,
+    priority="P1",
+    check=_axis_is_there,
+    cases=[
+        case(rand(3, 5)),
+        case(rand(2, 3, 257, low=0, high=1)),
+        case(rand(2, 3, 4, 5), axis=1),
+        case(rand(2, 3, 4, 5), axis=-4),
+        case(rand(2, 5000)),
+        case(values([[1.0, INF, 2.0, 3.0], [INF, 1.0, -INF, 0.0], [1.0, NAN, 2.0, 3.0], [1e30, 1.0, -1e30, 1.0]])),
+        case(rand(7, 1)),
+        case(rand(0, 4)),
+        case(rand(4, 0)),
+        case(rand(255)),
+        case(rand(3, 5), axis=2, raises=AttributeValueError),
+        case(rand(3, 5), axis=None, raises=AttributeValueError),
+        case(rand(), raises=ShapeError),
+        case(rand(3, 5, dtype=f16), raises=DTypeError),
+    ],
+)
+def cumsum(x: Array, *, axis: int = -1) -> Array:
+    """Along one axis, the sum of each element and all before it.
+
+    x: f32, at least one axis. Returns: f32, shape of x. Raises: ShapeError, AttributeValueError.
+    """
+    return np.cumsum(x, axis=axis)
+
+
+def _equal_shapes(call: Call) -> Shape:
+    a, b = call["a"].shape, call["b"].shape
+    if a != b:
+        raise call.shape_error(f"a is {list(a)} and b {list(b)}: they must have one shape")
+    return ()
+
+
+@op(
+    shape=_equal_shapes,
+    dtype=always(i64),
+    work=per_operand_element("a", 1),
+    accepts={"a": (i32,), "b": (i32,)},
+    tolerance="E",
+    priority="P2",
+    cases=[
+        case(ints(3, 5, high=3), ints(3, 5, high=3)),
+        case(ints(2, 3, 1, 257, high=2), ints(2, 3, 1, 257, high=2)),
+        case(rand(2, 256), rand(2, 256)),
+        case(values([2**31 - 1, -(2**31), 16777217, 0], dtype=i32), values([2**31 - 1, 2**31 - 1, 16777216, 0], i32)),
+        case(ints(high=1), ints(high=1)),
+        case(ints(0, 4, high=3), ints(0, 4, high=3)),
+        case(ints(3, 5, high=3), ints(5, high=3), raises=ShapeError),
+        case(ints(3, 5, high=3), ints(3, 5, high=3, dtype=i64), raises=DTypeError),
+        case(rand(3, dtype=f32), rand(3, dtype=f32), raises=DTypeError),
+    ],
+)
+def count_equal(a: Array, b: Array) -> Array:
+    """In how many places two tensors hold the same number.
+
+    a, b: i32 of one shape. Returns: i64 (). Raises: ShapeError, DTypeError.
+    """
+    return np.asarray(np.count_nonzero(a == b), np.int64)

@@ -9,7 +9,7 @@ from jackfield.dtypes.arrays import dtype_of
 from jackfield.errors import DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, case, ints, op, rand, recast, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import ROWS, F, Q, known, multiple, rank_of
+from jackfield.rules import ROWS, F, Q, known, like, multiple, rank_of
 from jackfield.spec import Shape, Spec
 
 
@@ -144,3 +144,56 @@ def put_rows(target: Array, x: Array, rows: Array) -> Array:
     if kept[0].size:
         target[(*kept[:-1], index[kept])] = recast(x[kept], dtype)
     return target
+
+
+def _biased(call: Call) -> Shape:
+    x, table, ids = call["x"], call["table"], call["ids"]
+    for name, rank in (("x", 3), ("table", 2), ("ids", 2)):
+        rank_of(call, name, rank, rank)
+    if x.shape[:2] != ids.shape or x.shape[2] != table.shape[1]:
+        raise call.shape_error(
+            f"x is {list(x.shape)}, table {list(table.shape)}, ids {list(ids.shape)}: "
+            "ids must have the first two extents of x, table its last"
+        )
+    return x.shape
+
+
+def _biased_work(call: Call, result: Spec) -> Work:
+    read = Spec(f32, result.shape).nbytes
+    return Work(result.size, call["x"].nbytes + read + call["ids"].nbytes + result.nbytes)
+
+
+@op(
+    shape=_biased,
+    dtype=like("x"),
+    work=_biased_work,
+    accepts={"x": (f32,), "table": (f32,), "ids": (i32,)},
+    inplace=("x",),
+    tolerance="A",
+    priority="P1",
+    cases=[
+        case(rand(3, 2, 5), rand(4, 5), ints(3, 2, high=4)),
+        case(rand(5, 4, 257), rand(32, 257), ints(5, 4, high=32)),
+        case(rand(1, 1, 256), rand(1, 256), ints(1, 1, high=1)),
+        case(rand(3, 2, 4), rand(5, 4), values([[2, -1], [-1, -1], [4, 4]], dtype=i32)),
+        case(rand(2, 2, 4), rand(3, 4), values([[0, 3], [-2, 1]], dtype=i32)),
+        case(values([[[NAN, INF, 1.0]], [[1.0, 2.0, -0.0]]]), values([[1.0, -INF, NAN]]), ints(2, 1, high=1)),
+        case(rand(0, 2, 5), rand(4, 5), ints(0, 2, high=4)),
+        case(rand(2, 1, 3), rand(0, 3), values([[-1], [0]], dtype=i32)),
+        case(rand(3, 2, 5), rand(4, 6), ints(3, 2, high=4), raises=ShapeError),
+        case(rand(3, 2, 5), rand(4, 5), ints(3, 1, high=4), raises=ShapeError),
+        case(rand(3, 5), rand(4, 5), ints(3, 1, high=4), raises=ShapeError),
+        case(rand(3, 2, 5), rand(4, 5), ints(3, 2, high=4, dtype=i64), raises=DTypeError),
+        case(rand(3, 2, 5, dtype=f16), rand(4, 5), ints(3, 2, high=4), raises=DTypeError),
+    ],
+)
+def add_rows(x: Array, table: Array, ids: Array) -> Array:
+    """x with a row of a table added to each slot of a token: the bias of the expert chosen for it.
+
+    x: f32 (T, E, N). table: f32 (X, N). ids: i32 (T, E). Id -1 leaves the slot of x as it is; another id outside
+    0 .. X-1 makes it zeros, with a BadIndex at the end. Returns: f32 (T, E, N). Raises: ShapeError, DTypeError.
+    """
+    inside = known("ids", ids, len(table), skip=lambda i: i == -1)
+    y = np.where((inside | (ids == -1))[..., None], x, 0)
+    y[inside] += table[ids[inside]]
+    return y

@@ -7,11 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from jackfield.dtypes import q8_0
 from jackfield.dtypes.arrays import dtype_of
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, case, op, rand
 from jackfield.rules import ANY, like, nothing
-from jackfield.spec import Shape, View, broadcast_view, reshape_view, slice_view, transpose_view, units_of
+from jackfield.spec import (
+    Shape,
+    View,
+    broadcast_view,
+    reshape_view,
+    slice_view,
+    transpose_view,
+    units_of,
+    window_view,
+)
 
 
 def _new_shape(call: Call) -> Shape:
@@ -199,3 +209,61 @@ def broadcast_to(x: Array, *, shape: Shape) -> Array:
     x: any dtype. shape: its last extents are those of x, or stretch a 1. Raises: ShapeError.
     """
     return np.broadcast_to(x, units_of(dtype_of(x), tuple(shape)))
+
+
+def _strided(call: Call) -> View:
+    x, shape = call["x"], call.attr("shape")
+    strides, offset = call.attr("strides"), call.attr("offset")
+    if len(strides) != len(shape) or min((*strides, *shape, offset)) < 0:
+        raise call.attr_error(
+            f"shape is {list(shape)}, strides {list(strides)}, offset {offset}: "
+            "there must be one stride an axis, and none of them negative"
+        )
+    return window_view(x.dense(), shape, strides, offset)
+
+
+@op(
+    shape=lambda call: _strided(call).spec.shape,
+    dtype=like("x"),
+    work=nothing,
+    accepts={"x": ANY},
+    tolerance="E",
+    stored=True,
+    priority="P1",
+    view=lambda call: _strided(call) if call["x"].is_dense else None,
+    cases=[
+        case(rand(3, 4), shape=(2, 5), strides=(4, 1), offset=1),
+        case(rand(10), shape=(7, 4), strides=(1, 1)),
+        case(rand(2, 3, 5), shape=(5, 2, 3), strides=(1, 15, 5)),
+        case(rand(3, 4), shape=(3, 2), strides=(0, 3), offset=8),
+        case(rand(3, 4), shape=(1,), strides=(1000,), offset=11),
+        case(rand(5), shape=(), strides=(), offset=4),
+        case(rand(3, 4), shape=(0, 9), strides=(100, 100), offset=50),
+        case(rand(0), shape=(2, 0), strides=(1, 1)),
+        case(rand(4, 512), shape=(3, 256), strides=(1, 1), offset=1),
+        case(rand(3, 4), shape=(2, 5), strides=(5, 1), offset=3, raises=ShapeError),
+        case(rand(3, 4), shape=(1,), strides=(0,), offset=12, raises=ShapeError),
+        case(rand(0), shape=(1,), strides=(1,), raises=ShapeError),
+        case(rand(3, 4), shape=(2,), strides=(2**62,), raises=ShapeError),
+        case(rand(2, 64, dtype=q8_0), shape=(2, 40), strides=(1, 1), raises=ShapeError),
+        case(rand(2, 64, dtype=q8_0), shape=(2, 64), strides=(32, 1), raises=ShapeError),
+        case(rand(3, 4), shape=(2, 2), strides=(4,), raises=AttributeValueError),
+        case(rand(3, 4), shape=(2, 2), strides=(4, -1), raises=AttributeValueError),
+        case(rand(3, 4), shape=(-1, 2), strides=(4, 1), raises=AttributeValueError),
+        case(rand(3, 4), shape=(2, 2), strides=(4, 1), offset=-1, raises=AttributeValueError),
+        case(rand(3, 4), shape=(2, 2), raises=AttributeValueError),
+    ],
+)
+def strided_view(x: Array, *, shape: Shape, strides: Shape, offset: int = 0) -> Array:
+    """Any window on the elements of x in row-major order, also one that overlaps itself.
+
+    Index i, j, ... is element offset + i * strides[0] + j * strides[1] + ... A view of a dense x, else of a
+    `contiguous` copy; one that overlaps itself can't be written through.
+    x: any dtype. shape: extents; the last one of a block dtype is a multiple of its block. strides: one an axis, at
+    least 0. offset: of the first element. Strides and offset count the blocks of a block dtype.
+    Raises: ShapeError for a window that reaches beyond x; AttributeValueError.
+    """
+    units = units_of(dtype_of(x), shape)
+    steps = tuple(s * x.itemsize if n > 1 else 0 for n, s in zip(units, strides, strict=True))
+    line = np.ascontiguousarray(x).reshape(-1)[min(offset, x.size) :]
+    return np.lib.stride_tricks.as_strided(line, units, steps) if 0 not in units else np.zeros(units, x.dtype)
