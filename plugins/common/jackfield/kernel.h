@@ -229,4 +229,13 @@ static JF_INLINE void set_fault(const Step& s, FaultCode code, int32_t operand, 
                           scratch_,                                                                  \
                           bind_};                                                                    \
     }
+// The same for an op without operands, which makes something of its attributes alone.
+#define JF_SOURCE(name, attributes_, results_, run_)                                                       \
+    namespace jackfield::JF_LEVEL {                                                                        \
+    extern const Kernel name;                                                                              \
+    constexpr Kernel                                                                                       \
+        name{#name,    nullptr, 0,    attributes_, int32_t(sizeof(attributes_) / sizeof(const char*)) - 1, \
+             results_, nullptr, run_, nullptr,     nullptr,                                                \
+             nullptr};                                                                                     \
+    }
 // attributes_ is an array of names that ends with nullptr, so that an op without attributes has a list too.

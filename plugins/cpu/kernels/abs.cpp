@@ -1,0 +1,3 @@
+#include "unary.h"
+
+JF_UNARY(abs, abs(x))

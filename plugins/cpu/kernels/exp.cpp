@@ -1,0 +1,3 @@
+#include "unary.h"
+
+JF_UNARY(exp, exp(x))

@@ -1,0 +1,4 @@
+#include "functions.h"
+#include "unary.h"
+
+JF_UNARY(floor, floor(x))

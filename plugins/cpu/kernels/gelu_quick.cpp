@@ -1,0 +1,3 @@
+#include "unary.h"
+
+JF_UNARY(gelu_quick, gelu_quick(x))

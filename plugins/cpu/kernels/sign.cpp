@@ -1,0 +1,3 @@
+#include "unary.h"
+
+JF_UNARY(sign, x > 0.0f ? splat(1.0f) : x < 0.0f ? splat(-1.0f) : x == x ? splat(0.0f) : x)
