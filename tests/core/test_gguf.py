@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFValueType
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -369,6 +369,7 @@ WORDS = st.one_of(st.binary(max_size=6), st.sampled_from(ODD), st.integers(250, 
     window=st.sampled_from([1, 9, 40, 1 << 15]),
     few=st.sampled_from([1, 4, 64]),
 )
+@example(words=[b"x" * 257, b"\0"], lead=0, lost=0, window=40, few=4)  # as many zeros as two short strings have
 def test_strings_are_found_as_one_by_one(words, lead, lost, window, few):
     body = b"".join(struct.pack("<Q", len(word)) + word for word in words)
     raw = bytes(lead) + body[: max(0, len(body) - lost)]
