@@ -7,9 +7,12 @@ pre-tokenizer; and Gemma 4's over the text itself, with "▁" for a space and to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, overload
 
+import numpy as np
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
@@ -21,6 +24,7 @@ __all__ = ["ByteBPE", "TextBPE", "pre_tokenizer"]
 
 _SPACE = "▁"
 _MERGES = "tokenizer.ggml.merges"
+_PIECE = 4096  # merges taken apart together
 
 
 def pre_tokenizer(name: str | None) -> PreTokenizer:
@@ -110,24 +114,69 @@ _BYTES = _alphabet()
 
 
 def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool) -> models.BPE:
-    ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
+    ids = vocabulary.ids
     controls = set(vocabulary.controls())
     for text in controls:
         del ids[text]
-    return models.BPE(ids, _merges(metadata, ids, controls), **options)
-
-
-def _merges(metadata: Mapping[str, Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
-    """The merges in their order, without those into or out of control tokens.
-
-    All is checked here, because the library does not survive a merge that is longer than every token.
-    """
-    found = metadata.get(_MERGES)
-    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+    lines = metadata.get(_MERGES)
+    if not isinstance(lines, Sequence) or isinstance(lines, (str, bytes)):
         raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
+    lines = list(lines)
+    if _are_pairs(lines, ids):
+        with suppress(Exception):  # a half that is no token: looked for below
+            return models.BPE(ids, _Pairs(lines), **options)
+    return models.BPE(ids, _merges(lines, ids, controls), **options)
+
+
+class _Pairs(Sequence[tuple[str, str]]):
+    """The halves of lines with one space each, as the library wants them, a few at a time: a list would hold 2 texts
+    and a tuple for each line, and set off the collection of garbage over and over.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Pairs: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | _Pairs:
+        if isinstance(index, slice):
+            return _Pairs(self._lines[index])
+        left, right = self._lines[index].split(" ")
+        return left, right
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        pieces = (self._lines[first : first + _PIECE] for first in range(0, len(self._lines), _PIECE))
+        return chain.from_iterable(zip(*[iter(" ".join(piece).split(" "))] * 2, strict=True) for piece in pieces)
+
+
+def _are_pairs(lines: list[Any], tokens: Container[str]) -> bool:
+    """Whether every line is two texts and the only space between them, and the longest makes a token.
+
+    The library looks for all others itself, but does not survive a merge that is longer than every token.
+    """
+    try:
+        raw = np.frombuffer("\n".join(lines).encode(), np.uint8)
+    except (TypeError, UnicodeEncodeError):
+        return False
+    marks = np.flatnonzero((raw == ord(" ")) | (raw == ord("\n")))
+    if len(marks) != max(2 * len(lines) - 1, 0):
+        return False
+    if (raw[marks[0::2]] != ord(" ")).any() or (raw[marks[1::2]] != ord("\n")).any():
+        return False
+    lengths = np.diff(marks[1::2], prepend=-1, append=len(raw))
+    return not lines or lines[int(lengths.argmax())].replace(" ", "") in tokens
+
+
+def _merges(lines: Sequence[Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
+    """The merges in their order, without those into or out of control tokens, each checked."""
     own = {text: text for text in ids}  # halves of merges are tokens: one text in memory serves both
     pairs = []
-    for place, line in enumerate(found):
+    for place, line in enumerate(lines):
         # The first letter may itself be a space, so the one that separates is looked for behind it.
         cut = line.find(" ", 1) if isinstance(line, str) else -1
         if cut < 0:
