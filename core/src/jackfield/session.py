@@ -17,7 +17,7 @@ from .checks import GUARD
 from .containment import contained
 from .errors import Busy, PlanError
 from .graph import Tensor
-from .heap import give_back
+from .heap import give_back, no_collection
 from .hosting import HostType, array_of, bytes_of, fresh
 from .memory import reserved
 from .placement import Policy
@@ -167,9 +167,11 @@ class Session:
         if not self._store.arenas.lock.acquire(blocking=False):
             raise Busy("compile: a call of this Session is under way")
         try:
-            drawn = self._draw(tensors, pins)
+            with no_collection():
+                drawn = self._draw(tensors, pins)
             self._fill(drawn)
-            plan = Plan(drawn, self._store, self._store.arenas, self, keys)
+            with no_collection():
+                plan = Plan(drawn, self._store, self._store.arenas, self, keys)
         finally:
             self._store.arenas.lock.release()
         self._plans.add(plan)
@@ -205,7 +207,7 @@ class Session:
         return draw(tensors, request)
 
     def _fill(self, drawn: Blueprint) -> None:
-        """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
+        """Constants, states, and an arena that is large enough; earlier plans follow it when they are next called."""
         store, panel = self._store, drawn.panel
         store.check_states(drawn.states)
         check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
@@ -220,7 +222,7 @@ class Session:
             if moved:
                 store.arenas.last = None
                 for plan in list(self._plans):
-                    plan.bind()
+                    plan.unbind()
 
     def close(self) -> None:
         """Free all memory; its plans can't be called any more. Twice is nothing.
