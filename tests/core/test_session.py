@@ -415,6 +415,11 @@ def test_a_plan_that_can_not_follow_says_so_and_may_be_called_again(monkeypatch)
         np.testing.assert_array_equal(plan(x=np.ones(4, np.float32)), [2] * 4)
 
 
+def test_a_session_names_its_devices():
+    assert jf.Session("sim+reference").devices == ("sim:0", "reference:0")
+    assert jf.Session("auto").devices[-1] == "reference:0"
+
+
 def test_kept_inputs():
     x, y = jf.input("x", (3,)), jf.input("y", (3,))
     with jf.Session("sim+reference") as session:

@@ -144,6 +144,11 @@ class Session:
         self._finalizer = weakref.finalize(self, Store.end, self._store)
         self.states = States(self)
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that plans may use, best first; under "auto" the last one is the reference."""
+        return tuple(opened.device.name for opened in self._selection.devices)
+
     def compile(
         self,
         outputs: Output,
