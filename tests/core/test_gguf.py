@@ -403,6 +403,8 @@ def check_decoded(found, words):
             found.to_list()
     else:
         assert found.to_list() == texts
+        for separator in ("\n", "x", "", "\0", "é", ", "):
+            assert found.joined(separator) == separator.join(texts)
 
 
 def test_usual_vocabularies_are_decoded_at_once(monkeypatch):
@@ -412,6 +414,7 @@ def test_usual_vocabularies_are_decoded_at_once(monkeypatch):
     monkeypatch.setattr(arrays, "_walk", None)
     found = arrays.Strings(cursor.source, "x", arrays.walk_strings(cursor, len(words), "x"))
     monkeypatch.setattr(arrays, "pairwise", None)
+    assert found.joined("|") == "|".join(words)
     assert found.to_list() == words
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+import jackfield as jf
 from jackfield_llm.errors import TokenizerError, shown
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
 from jackfield_llm.tokenizer.vocabulary import Vocabulary
@@ -24,7 +25,8 @@ __all__ = ["ByteBPE", "TextBPE", "pre_tokenizer"]
 
 _SPACE = "▁"
 _MERGES = "tokenizer.ggml.merges"
-_PIECE = 4096  # merges taken apart together
+_BETWEEN = "\x1f"  # two merges: a letter that is in none, where a line break may be
+_PIECE = 1 << 16  # letters of merges that are taken apart together
 
 
 def pre_tokenizer(name: str | None) -> PreTokenizer:
@@ -121,55 +123,64 @@ def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool)
     lines = metadata.get(_MERGES)
     if not isinstance(lines, Sequence) or isinstance(lines, (str, bytes)):
         raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
-    lines = list(lines)
-    if _are_pairs(lines, ids):
+    pairs = _Pairs.of(lines, ids)
+    if pairs is not None:
         with suppress(Exception):  # a half that is no token: looked for below
-            return models.BPE(ids, _Pairs(lines), **options)
+            return models.BPE(ids, pairs, **options)
     return models.BPE(ids, _merges(lines, ids, controls), **options)
 
 
 class _Pairs(Sequence[tuple[str, str]]):
-    """The halves of lines with one space each, as the library wants them, a few at a time: a list would hold 2 texts
-    and a tuple for each line, and set off the collection of garbage over and over.
+    """The halves of merges as the library wants them, a few at a time: a list would hold two texts and a tuple for each
+    of them, and set off the collection of garbage over and over.
     """
 
-    def __init__(self, lines: list[str]) -> None:
-        self._lines = lines
+    def __init__(self, text: str, count: int) -> None:
+        self._text, self._count = text, count
+
+    @classmethod
+    def of(cls, lines: Sequence[Any], tokens: Container[str]) -> _Pairs | None:
+        """None unless every line is two texts with the only space of the line between, and the longest makes a token.
+
+        The library looks for all others itself, but does not survive a merge that is longer than every token.
+        """
+        try:
+            text = lines.joined(_BETWEEN) if isinstance(lines, jf.gguf.Strings) else _BETWEEN.join(lines)
+            raw = np.frombuffer(text.encode(), np.uint8)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        marks = np.flatnonzero((raw == ord(" ")) | (raw == ord(_BETWEEN)))
+        if len(marks) != 2 * len(lines) - 1:
+            return None
+        if (raw[marks[0::2]] != ord(" ")).any() or (raw[marks[1::2]] != ord(_BETWEEN)).any():
+            return None
+        ends = np.append(marks[1::2], len(raw))
+        longest = int(np.diff(ends, prepend=-1).argmax())
+        start = int(ends[longest - 1]) + 1 if longest else 0
+        merged = raw[start : ends[longest]].tobytes().decode().replace(" ", "")
+        return cls(text, len(lines)) if merged in tokens else None
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, str]: ...
     @overload
-    def __getitem__(self, index: slice) -> _Pairs: ...
-    def __getitem__(self, index: int | slice) -> tuple[str, str] | _Pairs:
-        if isinstance(index, slice):
-            return _Pairs(self._lines[index])
-        left, right = self._lines[index].split(" ")
-        return left, right
+    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
+        return list(self)[index]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        pieces = (self._lines[first : first + _PIECE] for first in range(0, len(self._lines), _PIECE))
-        return chain.from_iterable(zip(*[iter(" ".join(piece).split(" "))] * 2, strict=True) for piece in pieces)
+        return chain.from_iterable(zip(halves[0::2], halves[1::2], strict=True) for halves in self._halves())
 
-
-def _are_pairs(lines: list[Any], tokens: Container[str]) -> bool:
-    """Whether every line is two texts and the only space between them, and the longest makes a token.
-
-    The library looks for all others itself, but does not survive a merge that is longer than every token.
-    """
-    try:
-        raw = np.frombuffer("\n".join(lines).encode(), np.uint8)
-    except (TypeError, UnicodeEncodeError):
-        return False
-    marks = np.flatnonzero((raw == ord(" ")) | (raw == ord("\n")))
-    if len(marks) != max(2 * len(lines) - 1, 0):
-        return False
-    if (raw[marks[0::2]] != ord(" ")).any() or (raw[marks[1::2]] != ord("\n")).any():
-        return False
-    lengths = np.diff(marks[1::2], prepend=-1, append=len(raw))
-    return not lines or lines[int(lengths.argmax())].replace(" ", "") in tokens
+    def _halves(self) -> Iterator[list[str]]:
+        """Left, right, left, right ..., some merges at a time."""
+        start = 0
+        while start < len(self._text):
+            end = self._text.find(_BETWEEN, start + _PIECE)
+            end = len(self._text) if end < 0 else end
+            yield self._text[start:end].replace(_BETWEEN, " ").split(" ")
+            start = end + 1
 
 
 def _merges(lines: Sequence[Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
