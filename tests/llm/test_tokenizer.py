@@ -425,7 +425,7 @@ HALVES = st.sampled_from([*SMALL_TOKENS, "", "c", "<"])
 LINES = st.lists(st.tuples(HALVES, HALVES).map(" ".join) | st.sampled_from(["ab", "a  b", "  a", 3, None]), max_size=6)
 
 
-@example(["a", "b a b"], "gpt2", 9)  # would make merges of halves of two lines
+@example(["a b", "a", "b a b"], "gpt2", 9)  # would make merges of halves of two lines
 @example(["a b\x1fa b"], "gpt2", 9)  # would make two merges of one
 @given(LINES, st.sampled_from(["gpt2", "gemma4"]), st.integers(1, 9))
 def test_merges_in_bulk_are_those_one_by_one(lines, kind, piece):
