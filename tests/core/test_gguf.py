@@ -384,10 +384,10 @@ def test_strings_are_found_as_one_by_one(words, lead, lost, window, few):
             with pytest.raises(GGUFError, match=rf"^words: string {len(whole)} of x at byte"):
                 arrays.walk_strings(cursor, len(words), "x")
             return
-        bounds = arrays.walk_strings(cursor, len(words), "x")
-        assert bounds.tolist() == [lead, *ends_of(words, lead)]
-        assert cursor.pos == bounds[-1]
-        found = arrays.Strings(cursor.source, "x", bounds)
+        ends = arrays.walk_strings(cursor, len(words), "x")
+        assert ends.tolist() == [0, *ends_of(words, 0)]
+        assert cursor.pos == lead + ends[-1]
+        found = arrays.Strings(cursor.source, "x", lead, ends)
         check_decoded(found, words)
 
 
@@ -411,8 +411,8 @@ def test_usual_vocabularies_are_decoded_at_once(monkeypatch):
     words = ["Ġa", "b", "ü", "🦙", "\n"] * 1000
     body = b"".join(struct.pack("<Q", len(word.encode())) + word.encode() for word in words)
     cursor = Cursor(Source("words", memoryview(body)))
-    monkeypatch.setattr(arrays, "_walk", None)
-    found = arrays.Strings(cursor.source, "x", arrays.walk_strings(cursor, len(words), "x"))
+    monkeypatch.setattr(Cursor, "text_end", None)
+    found = arrays.Strings(cursor.source, "x", 0, arrays.walk_strings(cursor, len(words), "x"))
     monkeypatch.setattr(arrays, "pairwise", None)
     assert found.joined("|") == "|".join(words)
     assert found.to_list() == words

@@ -117,11 +117,11 @@ class Strings(Array):
 
     __slots__ = ("_ends", "_field", "_first", "_source")
 
-    def __init__(self, source: Source, field: str, bounds: NDArray[np.int64]) -> None:
+    def __init__(self, source: Source, field: str, first: int, ends: NDArray[Any]) -> None:
+        """first: byte of the first length. ends: of each string, in bytes from there, with a 0 before: (count + 1,)."""
         super().__init__("string")
-        self._source, self._field, self._first = source, field, int(bounds[0])
-        ends = bounds - self._first
-        self._ends = ends.astype(np.uint32) if ends[-1] < 1 << 32 else ends
+        self._source, self._field, self._first = source, field, first
+        self._ends = ends.astype(np.uint32, copy=False) if ends[-1] < 1 << 32 else ends
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -129,7 +129,7 @@ class Strings(Array):
     def to_list(self) -> list[str]:
         raw = self._bytes()
         for separator in _SEPARATORS:
-            text = self._joined(raw, separator)
+            text = _at_once(raw, self._ends, separator)
             if text is not None:
                 return text.split(separator)
         return self._one_by_one(raw)
@@ -137,7 +137,7 @@ class Strings(Array):
     def joined(self, separator: str) -> str:
         """As `separator.join(strings)`; where it is one ASCII character, and rare, in a fraction of the time."""
         raw = self._bytes()
-        text = self._joined(raw, separator)
+        text = _at_once(raw, self._ends, separator)
         return separator.join(self._one_by_one(raw)) if text is None else text
 
     def _bytes(self) -> bytes:
@@ -152,29 +152,6 @@ class Strings(Array):
             return [raw[a + 8 : b].decode() for a, b in pairwise(self._ends.tolist())]
         except UnicodeDecodeError:
             return [self._item(i) for i in range(len(self))]  # raises the error that names the string
-
-    def _joined(self, raw: bytes, separator: str) -> str | None:
-        """All strings decoded at once; None where one is long, is no UTF-8, or holds a zero or the separator.
-
-        The lowest byte of every length becomes the separator; the others are zeros, and are deleted.
-        """
-        starts = self._ends[:-1]
-        if not len(starts) or len(separator) != 1 or not "\0" < separator < "\x80":
-            return None
-        if int(np.diff(self._ends).max()) >= _SHORT + 8:
-            return None
-        changed = np.frombuffer(raw, np.uint8).copy()
-        changed[starts] = 0
-        if separator.encode() in changed.tobytes():
-            return None
-        changed[starts] = ord(separator)
-        text = changed.tobytes().translate(None, b"\0")
-        if len(text) != len(raw) - 7 * len(starts):
-            return None
-        try:
-            return text[1:].decode()
-        except UnicodeDecodeError:
-            return None
 
     def _item(self, index: int) -> str:
         start, end = (self._first + int(self._ends[i]) for i in (index, index + 1))
@@ -205,25 +182,29 @@ class Arrays(Array):
         return self._items[index]
 
 
-def walk_strings(cursor: Cursor, count: int, field: str) -> NDArray[np.int64]:
-    """Where each of `count` strings begins (its length), and the end of the last: i64 (count + 1,).
+def walk_strings(cursor: Cursor, count: int, field: str) -> NDArray[Any]:
+    """Where each of `count` strings ends, in bytes from the first one's length, and a 0 before: (count + 1,).
 
     Strings are a chain: each length says where the next begins, and in Python a step costs more than the reading. So
     a window of the file is searched for what may be short lengths, all at once, and as many as form a chain are
     taken; where that fails (long strings, zeros in a text, a damaged file) some are walked with care.
     """
-    bounds = np.empty(count + 1, np.int64)
-    bounds[0] = cursor.pos
+    ends = np.empty(count + 1, np.uint32 if cursor.left < 1 << 32 else np.int64)
+    ends[0] = 0
+    first, done = cursor.pos, 0
     raw = np.frombuffer(cursor.raw, np.uint8)
-    done = 0
     while done < count:
         chain = _chain(raw, cursor.pos, count - done)
-        bounds[done + 1 : done + 1 + len(chain)] = chain
-        done += len(chain)
-        cursor.pos = int(bounds[done])
+        if len(chain):
+            ends[done + 1 : done + 1 + len(chain)] = chain - first
+            done += len(chain)
+            cursor.pos = int(chain[-1])
         if len(chain) < _FEW:
-            done = _walk(cursor, bounds, done, min(count, done + _STRIDE), field)
-    return bounds
+            for i in range(done, min(count, done + _STRIDE)):
+                cursor.text_end(f"string {i} of {field}")
+                ends[i + 1] = cursor.pos - first
+                done = i + 1
+    return ends
 
 
 def _chain(raw: NDArray[np.uint8], start: int, count: int) -> NDArray[np.int64]:
@@ -243,12 +224,28 @@ def _chain(raw: NDArray[np.uint8], start: int, count: int) -> NDArray[np.int64]:
     return ends[: int(np.searchsorted(ends, len(raw), "right"))]
 
 
-def _walk(cursor: Cursor, bounds: NDArray[np.int64], first: int, end: int, field: str) -> int:
-    """Fill `bounds` of strings first to end - 1, one by one. Returns: end."""
-    for i in range(first, end):
-        name = f"string {i} of {field}"
-        length = cursor.u64(name)
-        cursor.need(length, name)
-        cursor.pos += length
-        bounds[i + 1] = cursor.pos
-    return end
+def _at_once(raw: bytes, ends: NDArray[Any], separator: str) -> str | None:
+    """Strings with a separator between; None where one is long, is no UTF-8, or holds a zero or the separator.
+
+    The lowest byte of every length becomes the separator; the others are zeros, and are deleted.
+    """
+    starts = ends[:-1]
+    if (
+        not len(starts)
+        or len(separator) != 1
+        or not "\0" < separator < "\x80"
+        or int(np.diff(ends).max()) >= _SHORT + 8
+    ):
+        return None
+    changed = np.frombuffer(raw, np.uint8).copy()
+    changed[starts] = 0
+    if separator.encode() in changed.tobytes():
+        return None
+    changed[starts] = ord(separator)
+    text = changed.tobytes().translate(None, b"\0")
+    if len(text) != len(raw) - 7 * len(starts):
+        return None
+    try:
+        return text[1:].decode()
+    except UnicodeDecodeError:
+        return None
