@@ -20,7 +20,6 @@ from jackfield.backend import Packing
 from jackfield.errors import (
     BadIndex,
     Busy,
-    DeviceError,
     DeviceLost,
     ForkedError,
     OutOfMemory,
@@ -384,35 +383,6 @@ def test_the_arena_is_as_large_as_the_largest_plan_and_earlier_plans_follow():
         assert len(device.live) == 1
         assert sum(device.live.values()) == plans[4000].memory()["poison:0"]["temporaries"]
     assert not device.live
-
-
-def test_a_plan_follows_the_arena_when_it_is_called():
-    device = Minimal("one:0")
-    with registered(Picky([device])), jf.Session("one") as session:
-        plans = []
-        for n in (4, 40, 400):
-            x = jf.input("x", (n,))
-            plans.append(session.compile(ops.add(ops.multiply(x, x), x)))
-        assert device.counts["compile"] == 3
-        assert plans[0].inputs == {"x": "float32[4]"}
-        for compiled in (4, 4):
-            np.testing.assert_array_equal(plans[0](x=np.full(4, 2, np.float32)), [6] * 4)
-            assert device.counts["compile"] == compiled
-        plans[2](x=np.zeros(400, np.float32))
-        assert device.counts["compile"] == 4
-
-
-def test_a_plan_that_can_not_follow_says_so_and_may_be_called_again(monkeypatch):
-    device = Minimal("one:0")
-    with registered(Picky([device])), jf.Session("one") as session:
-        small, large = jf.input("x", (4,)), jf.input("x", (400,))
-        plan = session.compile(ops.add(small, small))
-        session.compile(ops.add(large, large))
-        with monkeypatch.context() as patch:
-            patch.setattr(Minimal, "compile", lambda *_: None)
-            with pytest.raises(DeviceError, match="compile gives a NoneType"):
-                plan(x=np.ones(4, np.float32))
-        np.testing.assert_array_equal(plan(x=np.ones(4, np.float32)), [2] * 4)
 
 
 def test_a_session_names_its_devices():

@@ -16,7 +16,6 @@ from .blueprint import Blueprint
 from .checks import Watch
 from .containment import contained, is_foreign
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
-from .heap import no_collection
 from .hosting import array_of, bytes_of
 from .report import MemoryReport, Report, memory_report, report_of
 from .store import Arenas, StateMemory, Store
@@ -133,12 +132,10 @@ class Plan:
         self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
         self._states = [self._store.states[t.name] for t in drawn.states]
         self._changed = [s for s in self._states if s.name in drawn.changed]
-        self._bound = True
 
     def unbind(self) -> None:
-        """Let go of programs and addresses: the Session is closing, or memory moved; the next call binds again."""
-        self._programs, self._schedule, self._outputs = [], [], []
-        self._bound = False
+        """Let go of programs and addresses; the Session is closing."""
+        self._programs, self._schedule, self._inputs, self._outputs = [], [], [], []
 
     # Calling
 
@@ -178,9 +175,6 @@ class Plan:
             store.check_usable("call")
         if self._lost:
             raise DeviceLost(self._lost)
-        if not self._bound:
-            with no_collection():
-                self.bind()
         for state in self._states:
             if state.incomplete:
                 raise PlanError(f"state {state.name!r} is incomplete: {state.incomplete}; clear it or write it anew")

@@ -212,7 +212,7 @@ class Session:
         return draw(tensors, request)
 
     def _fill(self, drawn: Blueprint) -> None:
-        """Constants, states, and an arena that is large enough; earlier plans follow it when they are next called."""
+        """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
         store, panel = self._store, drawn.panel
         store.check_states(drawn.states)
         check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
@@ -227,7 +227,7 @@ class Session:
             if moved:
                 store.arenas.last = None
                 for plan in list(self._plans):
-                    plan.unbind()
+                    plan.bind()
 
     def close(self) -> None:
         """Free all memory; its plans can't be called any more. Twice is nothing.
