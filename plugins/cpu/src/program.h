@@ -45,7 +45,7 @@ private:
     Chain chain_;  // of ops_ and list_
 };
 
-class Program {
+class Program : private Job {
 public:
     Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>> groups, char* scratch,
             int64_t scratch_nbytes);
@@ -59,7 +59,9 @@ private:
         size_t begin, end;
         int workers;
     };
-    void work(int index);
+    size_t segments() const override { return segments_.size(); }
+    int parts(size_t segment) const override { return segments_[segment].workers; }
+    void make(size_t segment, int part) const override;
 
     std::shared_ptr<Pool> pool_;
     std::vector<std::unique_ptr<Bound>> groups_;
