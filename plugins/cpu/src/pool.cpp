@@ -22,6 +22,7 @@ namespace jackfield {
 
 constexpr double SPIN_SECONDS = 20e-6;  // longer than most gaps between two steps, shorter than a time slice
 constexpr double TURN_SECONDS = 2e-3;   // see Turn
+constexpr int SKIP = 15;                // parts without a look at the clock
 constexpr int QUICK_LOOKS = 100;        // before the first pause: a meeting of workers that all run takes fewer
 
 static inline int64_t ticks() {
@@ -68,7 +69,6 @@ class Watch {  // says when one has looked long enough
 public:
     explicit Watch(int64_t spin) : spin_(spin) {}
     bool passed() {
-        if (++looks_ < QUICK_LOOKS && spin_) return false;
         relax();
         const int64_t now = ticks();
         if (!began_) began_ = now;
@@ -77,7 +77,6 @@ public:
 
 private:
     int64_t spin_, began_ = 0;
-    int looks_ = 0;
 };
 
 // A worker's turn on its CPU. Who is taken off its CPU by the system in the middle of a part holds up all others until
@@ -86,9 +85,18 @@ private:
 // slice of Linux (1.4 ms with two CPUs, 2.8 with eight and more), so no share of the CPU is given up, and less than the
 // 4 ms of its clock, at which it would be taken away. One thread has one turn, whatever pool it works for.
 struct Turn {
-    int64_t began = 0;
-    bool over() const { return ticks() - began > int64_t(TURN_SECONDS * ticks_a_second()); }
-    void begin() { began = ticks(); }
+    int64_t began = 0, looked = 0;
+    int parts = 0, skip = 0;  // made since the clock was looked at; how many to make before it is looked at again
+
+    void begin() { began = looked = ticks(), parts = skip = 0; }
+    // After each part. The clock takes a tenth of a meeting: it is left alone while parts are short.
+    bool over(int64_t most) {
+        if (++parts <= skip) return false;
+        const int64_t now = ticks(), left = began + most - now;
+        skip = int(std::clamp<int64_t>(left * parts / (now - looked + 1) / 2, 0, SKIP));
+        looked = now, parts = 0;
+        return left < 0;
+    }
 };
 thread_local Turn turn;
 
@@ -105,7 +113,9 @@ void Signal::wake() {
 #if defined(__linux__)
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 #else
-    { std::lock_guard<std::mutex> lock(mutex_); }
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+    }
     changed_.notify_all();
 #endif
 }
@@ -149,6 +159,8 @@ static void pin(std::thread& thread, int cpu) {
 Pool::Pool(int workers, const std::vector<int>& cpus)
     : size_(workers < 1 ? 1 : workers),
       spin_(spin_ticks(size_)),
+      turn_(int64_t(TURN_SECONDS * ticks_a_second())),
+      quick_looks_(spin_ ? QUICK_LOOKS : 0),
       born_((watch_forks(), fork_generation.load())),
       words_(size_t(size_)),
       meetings_(size_t(size_) + 1) {
@@ -184,9 +196,7 @@ namespace {
 struct Calls : Job {
     const int team;
     const std::function<void(int)>& work;
-    Calls(int t, const std::function<void(int)>& w) : team(t), work(w) {}
-    size_t segments() const override { return 1; }
-    int parts(size_t) const override { return team; }
+    Calls(int t, const std::function<void(int)>& w) : team(t), work(w) { segments = 1, parts = &team; }
     void make(size_t, int part) const override { work(part); }
 };
 
@@ -202,7 +212,7 @@ void Pool::run(int team, const Job& job) {
     std::lock_guard<std::mutex> caller(callers_);
     for (Counter& counter : counters_) counter.value.store(0, std::memory_order_relaxed);
     if (team <= 1) {
-        for (size_t s = 0; s < job.segments(); ++s) job.make(s, 0);
+        for (size_t s = 0; s < job.segments; ++s) job.make(s, 0);
         return;
     }
     job_ = &job;
@@ -218,7 +228,7 @@ void Pool::run(int team, const Job& job) {
             continue;
         }
         Held held{};
-        const Found found = help(job.segments(), &held);
+        const Found found = help(job.segments, &held);
         if (found == Found::READY) return;
         if (found == Found::MADE)
             watch = Watch(spin_);
@@ -249,25 +259,31 @@ void Pool::loop(int index) {
 // on the job may be gone.
 void Pool::work(int index) {
     Signal& mine = words_[size_t(index)];
-    for (;;) {
-        const size_t segment = segment_of(mine.value());
+    for (size_t segment = segment_of(mine.value());;) {
         if (!await(index, segment)) return;
         job_->make(segment, index);
         const uint64_t next = word_from(segment + 1, index);
-        const bool more = segment_of(next) != END, leaves = more && turn.over();
-        if (more && !leaves) {
-            mine.set(next | HERE);
-            continue;
-        }
+        segment = segment_of(next);
+        if (segment == END) return mine.set(next);
+        mine.set(next | HERE);
+        if (!turn.over(turn_)) continue;
         mine.set(next);
-        if (leaves) leave_cpu();
-        return;
+        return leave_cpu();
     }
 }
 
 // Until a segment can begin, making what is left of those before. False: it took long, the worker has gone away and
 // slept.
 bool Pool::await(int index, size_t segment) {
+    if (!segment) return true;
+    const uint64_t least = word(number_, segment, AWAY);
+    const int parts = job_->parts[segment - 1];
+    for (int looks = 0; looks < quick_looks_; ++looks) {
+        bool all = true;
+        for (int i = 0; i < parts; ++i)
+            if (i != index) all &= reached(words_[size_t(i)].value(), least);
+        if (all) return true;
+    }
     Held held{};
     for (Watch watch(spin_);;) {
         const Found found = help(segment, &held);
@@ -286,11 +302,11 @@ bool Pool::await(int index, size_t segment) {
 // Can a segment begin? If not: who is not done with what is before it, one that is away if there is any.
 bool Pool::ready(size_t segment, Held* held) const {
     if (!segment) return true;
-    const int parts = job_->parts(segment - 1);
+    const int parts = job_->parts[segment - 1];
     bool all = true;
     for (int i = 0; i < parts; ++i) {
         const uint64_t seen = words_[size_t(i)].value();
-        if (int64_t(seen - word(number_, segment, AWAY)) >= 0) continue;
+        if (reached(seen, word(number_, segment, AWAY))) continue;
         if (all || state_of(seen) == AWAY) *held = {i, seen};
         all = false;
     }
@@ -316,8 +332,8 @@ void Pool::make_for(int worker, size_t segment) {
 
 // The word of a worker that is away, from a segment on.
 uint64_t Pool::word_from(size_t segment, int worker) const {
-    while (segment < job_->segments() && worker >= job_->parts(segment)) ++segment;
-    return word(number_, segment < job_->segments() ? segment : END, AWAY);
+    while (segment < job_->segments && worker >= job_->parts[segment]) ++segment;
+    return word(number_, segment < job_->segments ? segment : END, AWAY);
 }
 
 void Pool::meet(size_t segment, int count, bool last) {

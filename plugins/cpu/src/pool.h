@@ -22,9 +22,10 @@ namespace jackfield {
 class Job {
 public:
     virtual ~Job() = default;
-    virtual size_t segments() const = 0;
-    virtual int parts(size_t segment) const = 0;  // at least 1, at most the size of the pool
     virtual void make(size_t segment, int part) const = 0;
+
+    size_t segments = 0;
+    const int* parts = nullptr;  // by segment: at least 1, at most the size of the pool
 };
 
 // A word on cache lines of its own that one can sleep on.
@@ -81,6 +82,7 @@ private:
     static uint64_t word(uint32_t job, size_t segment, State state) {
         return uint64_t(job) << 32 | uint64_t(segment) << 2 | state;
     }
+    static bool reached(uint64_t word, uint64_t least) { return int64_t(word - least) >= 0; }
     static size_t segment_of(uint64_t word) { return uint32_t(word) >> 2; }
     static State state_of(uint64_t word) { return State(word & 3); }
 
@@ -111,13 +113,14 @@ private:
     uint64_t word_from(size_t segment, int worker) const;
 
     const int size_;
-    const int64_t spin_;   // ticks to look before sleeping
-    const uint64_t born_;  // fork generation
+    const int64_t spin_, turn_;  // ticks: to look before sleeping, to stay on a CPU
+    const int quick_looks_;      // before ticks are counted
+    const uint64_t born_;        // fork generation
     std::mutex callers_;
     const Job* job_ = nullptr;  // of the run, as the next two
     uint32_t number_ = 0;
     int team_ = 0;
-    std::vector<Signal> words_;  // by worker
+    std::vector<Signal> words_;      // by worker
     std::vector<Meeting> meetings_;  // by number of parts
     Counter counters_[2];
     std::vector<std::thread> threads_;

@@ -54,6 +54,9 @@ Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>>
         else
             segments_.push_back({i, i + 1, workers});
     }
+    for (const Segment& segment : segments_) workers_.push_back(segment.workers);
+    segments = segments_.size();
+    parts = workers_.data();
 }
 
 void Program::run() {

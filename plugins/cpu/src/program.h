@@ -59,8 +59,6 @@ private:
         size_t begin, end;
         int workers;
     };
-    size_t segments() const override { return segments_.size(); }
-    int parts(size_t segment) const override { return segments_[segment].workers; }
     void make(size_t segment, int part) const override;
 
     std::shared_ptr<Pool> pool_;
@@ -68,6 +66,7 @@ private:
     std::vector<BoundStep*> steps_;
     std::vector<Fault> faults_;
     std::vector<Segment> segments_;
+    std::vector<int> workers_;  // by segment
     char* scratch_;
     int64_t scratch_nbytes_;
     int team_ = 1;
