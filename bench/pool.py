@@ -45,14 +45,14 @@ def shown(threads: int, found: dict[str, float]) -> str:
     bare = f", {found['all_ns'] / found['exchange_ns']:.2f} times a bare exchange" if threads == 2 else ""
     return (
         f"{threads} threads: a step of one worker {found['one_ns']:.0f} ns, of all {found['all_ns']:.0f} ns{bare}, in "
-        f"turn {found['turns_ns']:.0f} ns; idle {found['idle_us']:.0f} us; {neighbour('beside', found['fair'], found)}; "
-        f"{neighbour('bound', found['bound_fair'], found)}"
+        f"turn {found['turns_ns']:.0f} ns; idle {found['idle_us']:.0f} us; "
+        + "; ".join(neighbour(*names, found) for names in (("beside", "fair"), ("bound", "bound_fair")))
     )
 
 
-def neighbour(name: str, fair: float, found: dict[str, float]) -> str:
-    where = {"beside": "beside a busy process", "bound": "on one CPU"}[name]
-    return f"{where} {found[name]:.2f} of the rate, {found[name] / fair:.2f} of the fair share"
+def neighbour(name: str, fair: str, found: dict[str, float]) -> str:
+    where = {"beside": "beside a busy process", "bound": "beside one bound to a CPU"}[name]
+    return f"{where} {found[name]:.2f} of the rate, {found[name] / found[fair]:.2f} of the fair share"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,7 +49,7 @@ def test_any_number_of_workers_makes_the_same(threads):
 
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-fsanitize=thread"]], ids=["plain", "thread sanitizer"])
 def test_random_jobs(flags, absent, tmp_path):
-    """Segments in order, each part once, meetings, and no waiting for sleepers; the deadline is for a pool that hangs."""
+    """Segments in order, each part once, meetings, no waiting for sleepers. The deadline is for a pool that hangs."""
     compiler, program = shutil.which("c++"), tmp_path / "check"
     if compiler is None:
         absent("cpu", "c++ is not on PATH")
