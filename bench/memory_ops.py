@@ -89,7 +89,7 @@ def turned(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:
     yield Kernel("add of columns", ops.add, {"a": y.copy(), "b": x.T}, {}, 2 * nbytes, nbytes)
     yield Kernel("multiply columns by a row", ops.multiply, {"a": x.T, "b": y[0].copy()}, {}, nbytes, nbytes)
     yield Kernel("silu of columns", ops.silu, {"x": x.T}, {}, nbytes, nbytes)
-    yield Kernel("silu of columns f16", ops.silu, {"x": half.T}, {}, nbytes // 2, nbytes // 2)
+    yield Kernel("add of columns f16", ops.add, {"a": half.T, "b": half.T.copy()}, {}, nbytes, nbytes // 2)
 
 
 def copies(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:

@@ -7,9 +7,10 @@
 namespace jackfield {
 namespace {
 
-// Blocks of all views of a step, which have one shape: some rows along the axis that lies together, a line of columns.
+// Blocks of all views of a step, which have one shape: rows of some cache lines along the axis that lies together, as
+// many pages as the CPU keeps track of.
 struct Blocks {
-    static constexpr int64_t COLUMNS = 256, NBYTES = COLUMNS * CACHE_LINE;
+    static constexpr int64_t COLUMNS = 64, LINES = 4, NBYTES = COLUMNS * LINES * CACHE_LINE;
 
     const int64_t* shape;
     int axis, outer, inner;  // rows run along `axis`; the other two
@@ -22,7 +23,7 @@ struct Blocks {
           axis(axis_),
           outer(axis_ == 0 ? 1 : 0),
           inner(axis_ == 2 ? 1 : 2),
-          rows(CACHE_LINE / size),
+          rows(LINES * CACHE_LINE / size),
           down((shape[axis] + rows - 1) / rows),
           across((shape[3] + COLUMNS - 1) / COLUMNS) {}
 
