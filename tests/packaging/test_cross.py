@@ -61,10 +61,51 @@ def test_a_platform_has_a_toolchain_file_and_the_manifest_names_it(name):
     assert (CROSS / f"{name}.cmake").exists()
     (backend,) = json.loads((PLUGIN / "backend.json").read_text())["backends"]
     assert name.replace("-", "/") in backend["platforms"]
-    env, asked = build.environment(name), build.command(build.PLATFORMS[name], Path("out"))
-    assert env["_PYTHON_HOST_PLATFORM"] == build.PLATFORMS[name].host and Path(env["CMAKE_TOOLCHAIN_FILE"]).stem == name
+    assert Path(build.environment(name)["CMAKE_TOOLCHAIN_FILE"]).stem == name
+
+
+FAKE_UV = """#!{python}
+import os, subprocess, sys
+from pathlib import Path
+assert not os.environ.keys() & {changed}, "uv would take this machine for another"
+arguments = sys.argv[1:]
+if arguments[0] == "run":  # the build: by a backend that is not one
+    at = arguments.index("-c")
+    sys.exit(subprocess.run([sys.executable, *arguments[at:]], env=os.environ | {{"PYTHONPATH": {backend!r}}}).returncode)
+wheel = Path(arguments[-1])
+wheel.rename(wheel.with_name(wheel.name.replace("any", arguments[-2])))
+"""
+FAKE_BACKEND = """
+import os
+from pathlib import Path
+def build_wheel(out, settings):
+    seen = [os.environ["_PYTHON_HOST_PLATFORM"], os.environ["ZIG_TARGET"], *settings.values()]
+    assert Path("CMakeLists.txt").exists() and Path(os.environ["CMAKE_TOOLCHAIN_FILE"]).exists()
+    (Path(out) / "it-1-cp3-cp3-any.whl").write_text(" ".join(seen))
+"""
+
+
+@pytest.mark.parametrize("name", build.PLATFORMS)
+def test_the_platform_is_told_to_the_build_backend_and_to_nothing_before_it(name, tmp_path, monkeypatch):
+    """uv asks an interpreter where it runs: with the platform in its environment it refuses this one, or takes build
+    tools of that platform.
+    """
+    changed = set(build.environment(name))
+    package = tmp_path / "scikit_build_core"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "build.py").write_text(FAKE_BACKEND)
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(FAKE_UV.format(python=sys.executable, changed=changed, backend=str(tmp_path)))
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "out").mkdir()
+    wheel = build.build(name, tmp_path / "out")
+    platform = build.PLATFORMS[name]
+    assert wheel == tmp_path / "out" / f"it-1-cp3-cp3-{platform.tag}.whl"
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    assert any(f".cpython-{version}-" in word for word in asked)
+    assert wheel.read_text() == f"{platform.host} {platform.target} .cpython-{version}-{platform.module}"
 
 
 def test_wrong_use_is_told(tmp_path):
