@@ -71,7 +71,8 @@ assert not os.environ.keys() & {changed}, "uv would take this machine for anothe
 arguments = sys.argv[1:]
 if arguments[0] == "run":  # the build: by a backend that is not one
     at = arguments.index("-c")
-    sys.exit(subprocess.run([sys.executable, *arguments[at:]], env=os.environ | {{"PYTHONPATH": {backend!r}}}).returncode)
+    os.environ["PYTHONPATH"] = {backend!r}
+    sys.exit(subprocess.run([sys.executable, *arguments[at:]]).returncode)
 wheel = Path(arguments[-1])
 wheel.rename(wheel.with_name(wheel.name.replace("any", arguments[-2])))
 """

@@ -47,8 +47,8 @@ def test_the_plugin_has_a_manifest_that_names_its_claims():
 
 
 def test_changed_sources_are_a_reason_to_build_the_plugin_again_and_running_it_is_none():
-    """uv's cache keys name sources by their endings: `**/*` would match the bytecode that an import writes. But a source
-    that is not named is a reason without effect.
+    """uv's cache keys name sources by their endings: `**/*` would match the bytecode that an import writes. But a
+    source that is not named is a reason without effect.
     """
     tool = tomllib.loads((ROOT / "plugins/cpu/pyproject.toml").read_text())["tool"]
     keys = [key["file"] for key in tool["uv"]["cache-keys"]]
