@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "plugins" / "cpu"
-COMPILER = PLUGIN / "cross" / "zig-c++"
+COMPILER: tuple[str | Path, ...] = (PLUGIN / "cross" / "zig-c++", "-nostdlib++")  # C++ without its library
 FLAGS = ("-std=c++17", "-static", "-Wno-unused-function", f"-I{PLUGIN / 'kernels'}", f"-I{PLUGIN / 'include'}")
 LEVELS = ("i8mm", "dotprod", "base")
 WAYS = (("direct", 1), ("direct", 4), ("stage", 0), ("staged", 4))
@@ -39,7 +39,7 @@ def compiled(level: str, folder: Path) -> Path:
     program = folder / level
     source = Path(__file__).with_suffix(".cpp")
     env = os.environ | {"ZIG_TARGET": "aarch64-linux-musl", "ZIG_PYTHON": sys.executable}
-    subprocess.run((COMPILER, *common, *march, *FLAGS, source, "-o", program), env=env, check=True)
+    subprocess.run((*COMPILER, *common, *march, *FLAGS, source, "-o", program), env=env, check=True)
     return program
 
 
