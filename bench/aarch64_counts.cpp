@@ -11,7 +11,7 @@ using namespace jackfield;
 constexpr int64_t MOST_UNITS = 64;
 static uint8_t scales[1 << 20], quants[1 << 20];
 static char panel[1 << 20];
-static float out[64 * GROUP];
+static float out[1 << 18];
 
 template <int32_t D>
 static bool one_tile(int rows, int64_t blocks) {

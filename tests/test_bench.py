@@ -527,7 +527,7 @@ def test_instructions_are_counted_where_a_type_has_that_way(absent, tmp_path, mo
     program = aarch64_counts.compiled("i8mm", tmp_path)
     least = {"direct": 32 * 2, "staged": 32 * 2}  # a load of sixteen bytes of weights, and a product with them
     for dtype, ways in {
-        "q4_0": {"direct", "staged", "stage"},
+        "q2_K": {"direct", "staged", "stage"},
         "q8_0": {"direct"},
         "iq2_xxs": {"staged", "stage"},
     }.items():
