@@ -52,7 +52,7 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     dice = np.random.default_rng(0)
     x = dice.standard_normal((nbytes // 4 // COLUMNS, COLUMNS), dtype=np.float32)
     rows = np.arange(len(x), dtype=np.int32)
-    heads = x.reshape(1, len(x), COLUMNS // 64, 64)
+    heads, head = x.reshape(1, len(x), COLUMNS // 64, 64), x.reshape(1, -1, 1, 64)
     half = np.zeros(x.shape, np.float16)
     yield Kernel("add", ops.add, {"a": x, "b": x.copy()}, {}, 2 * nbytes, nbytes)
     yield Kernel("multiply by a row", ops.multiply, {"a": x, "b": x[0].copy()}, {}, nbytes, nbytes)
@@ -62,11 +62,14 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     for mode in ("normal", "neox"):
         rope = {"mode": mode, "n_dims": 64}
         yield Kernel(f"rope, {mode}", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
+        one = {"x": head, "positions": np.arange(head.shape[1], dtype=np.int32)}
+        yield Kernel(f"rope of one head, {mode}", ops.rope, one, rope, nbytes, nbytes)
     yield Kernel("cast to f16", ops.cast, {"x": x}, {"dtype": "f16"}, nbytes, nbytes // 2)
     yield Kernel("silu", ops.silu, {"x": x}, {}, nbytes, nbytes)
     yield Kernel("gelu", ops.gelu, {"x": x}, {}, nbytes, nbytes)
     yield Kernel("swiglu", ops.swiglu, {"gate": x, "up": x.copy()}, {}, 2 * nbytes, nbytes)
     yield Kernel("softmax", ops.softmax, {"x": x}, {}, nbytes, nbytes)
+    yield from turned(nbytes, x)
     yield from copies(nbytes, x)
     into_half: dict[str, Any] = {"target": half, "x": x, "rows": rows}
     yield Kernel("put_rows to f16", ops.put_rows, into_half, {}, nbytes, nbytes // 2)
@@ -77,6 +80,16 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     yield Kernel("argmax", ops.argmax, {"x": x}, {}, nbytes, 0)
     yield Kernel("sum of rows", ops.sum, {"x": x}, {}, nbytes, 0)
     yield Kernel("sum of columns", ops.sum, {"x": x}, {"axis": 0}, nbytes, 0)
+    yield Kernel("sum of a middle axis", ops.sum, {"x": x.reshape(-1, 64, COLUMNS)}, {"axis": 1}, nbytes, 0)
+
+
+def turned(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:
+    """Elementwise ops of operands that lie together along another axis than the last."""
+    y, half = x.reshape(COLUMNS, -1), x.astype(np.float16)
+    yield Kernel("add of columns", ops.add, {"a": y.copy(), "b": x.T}, {}, 2 * nbytes, nbytes)
+    yield Kernel("multiply columns by a row", ops.multiply, {"a": x.T, "b": y[0].copy()}, {}, nbytes, nbytes)
+    yield Kernel("silu of columns", ops.silu, {"x": x.T}, {}, nbytes, nbytes)
+    yield Kernel("add of columns f16", ops.add, {"a": half.T, "b": half.T.copy()}, {}, nbytes, nbytes // 2)
 
 
 def copies(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:
@@ -96,6 +109,8 @@ def copies(nbytes: int, x: np.ndarray) -> Iterator[Kernel]:
     turned_sides = {"a": x.T, "b": x.T}
     yield Kernel("concatenate columns", ops.concatenate, turned_sides, {"axis": 1}, 2 * nbytes, 2 * nbytes)
     yield Kernel("tile", ops.tile, {"x": x}, {"repeats": (1, 2)}, nbytes, 2 * nbytes)
+    short = {"x": x.reshape(-1, 4)}
+    yield Kernel("tile of rows of 4", ops.tile, short, {"repeats": (1, 2)}, nbytes, 2 * nbytes)
 
 
 def copying(nbytes: int) -> Call:

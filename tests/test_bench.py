@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import aarch64_counts  # noqa: E402
 import compare_llama  # noqa: E402
 import judging  # noqa: E402
 import machine  # noqa: E402
@@ -510,3 +511,29 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
     add = found["add"]
     assert add["bytes_per_s"] == pytest.approx(1.5 * (1 << 20) / add["seconds"])
     assert add["share_of_copy"] == pytest.approx(add["bytes_per_s"] / add["copy_bytes_per_s"])
+
+
+# Instructions on aarch64
+
+
+def test_instructions_are_counted_where_a_type_has_that_way(absent, tmp_path, monkeypatch):
+    """By another compiler than the wheel's, so that no figure is known but what any must need."""
+    for tool in ("aarch64-linux-gnu-g++", "qemu-aarch64"):
+        if shutil.which(tool) is None:
+            absent("aarch64", f"{tool} is not on PATH (Debian: g++-aarch64-linux-gnu, qemu-user)")
+    assert {"q4_0", "q6_K", "nvfp4"} < set(aarch64_counts.dtypes()) and len(aarch64_counts.dtypes()) == 25
+    monkeypatch.setattr(aarch64_counts, "COMPILER", ("aarch64-linux-gnu-g++",))
+    monkeypatch.setattr(aarch64_counts, "FLAGS", (*aarch64_counts.FLAGS, "-O1"))  # a tenth of the time
+    program = aarch64_counts.compiled("i8mm", tmp_path)
+    least = {"direct": 32 * 2, "staged": 32 * 2}  # a load of sixteen bytes of weights, and a product with them
+    for dtype, ways in {
+        "q2_K": {"direct", "staged", "stage"},
+        "q8_0": {"direct"},
+        "iq2_xxs": {"staged", "stage"},
+    }.items():
+        found = {way: aarch64_counts.a_unit(program, dtype, *way) for way in aarch64_counts.WAYS}
+        assert {way for way, _ in found if found[way, _] is not None} == ways
+        for (way, rows), count in found.items():
+            assert count is None or least.get(way, 16) * max(1, rows / 2) <= count < 3000, (dtype, way, rows, count)
+    with pytest.raises(SystemExit, match="exit 2"):
+        aarch64_counts.executed(program, "f64", "direct", 1, 16)

@@ -26,7 +26,7 @@ from jackfield.conformance import report
 from jackfield.conformance.cases import examples
 from jackfield.conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
 from jackfield.conformance.runner import Request, Runner, run
-from jackfield.conformance.suites import DEFAULT, SUITES, chosen, trials_of
+from jackfield.conformance.suites import DEFAULT, SUITES, chosen, sampled, trials_of
 from jackfield.conformance.trials import Trial
 from jackfield.op import OPS, Case, values
 
@@ -589,8 +589,11 @@ def test_wrong_use_is_2(arguments):
     assert conform(*arguments).exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["--deadline=-1", "--deadline=0", "--deadline=inf", "--deadline=nan", "--seed=-1"])
-def test_seeds_and_deadlines_that_are_none_are_wrong_use(tmp_path, option):
+@pytest.mark.parametrize(
+    "option",
+    ["--deadline=-1", "--deadline=0", "--deadline=inf", "--deadline=nan", "--seed=-1", "--sample=0", "--sample=-1"],
+)
+def test_numbers_that_ask_for_nothing_are_wrong_use(tmp_path, option):
     done = conform("nothing-of-this-name", option)
     assert done.exit_code == 2
     assert "must be" in done.output
@@ -628,6 +631,57 @@ def test_an_id_stays_when_cases_are_added():
     more.cases = (Case({"x": values([[2.0] * 5] * 3)}), *op.cases)
     new = {example.id for example in examples(more)}
     assert new > {example.id for example in examples(op)}
+
+
+IDS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map("/".join), unique=True)
+
+
+def groups_of(ids):
+    return Counter("/".join(name.split("/")[:3]) for name in ids)
+
+
+@given(IDS, st.integers(1, 4), st.integers(0, 3))
+def test_a_sample_has_so_many_of_each_group_in_their_order(ids, most, seed):
+    drawn = sampled(ids, most, seed)
+    assert drawn == [name for name in ids if name in drawn]
+    assert groups_of(drawn) == {group: min(most, n) for group, n in groups_of(ids).items()}
+    assert set(drawn) <= set(sampled(ids, most + 1, seed))
+    assert sorted(sampled(ids[::-1], most, seed)) == sorted(drawn)
+
+
+@given(IDS, IDS, st.integers(1, 4))
+def test_cases_that_are_added_push_no_more_than_themselves_out_of_a_sample(ids, more, most):
+    added = set(more) - set(ids)
+    before, after = sampled(ids, most, 0), sampled([*ids, *added], most, 0)
+    assert set(after) - set(before) <= added
+    assert len(set(before) - set(after)) <= len(added)
+
+
+def test_another_seed_draws_other_cases():
+    whole = [trial.id for trial in trials_of(["block-dtypes"], 0)]
+    draws = [sampled(whole, 2, seed) for seed in range(40)]
+    assert draws[0] != draws[1]
+    assert set().union(*draws) > {name for name in whole if name.startswith("block-dtypes/linear/q4_0/")}
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_sample_is_run_and_told(tmp_path, seed):
+    request = Request("sim", ("packed", "buffers"), seed, sample=1)
+    asked = sampled([trial.id for trial in trials_of(("buffers", "packed"), seed)], 1, seed)
+    arguments = ("sim", "-s", "packed", "-s", "buffers", "--seed", seed, "--sample", 1)
+    assert conform(*arguments, "--report", tmp_path / "r.json").exit_code == 0
+    fields = report.load(tmp_path / "r.json")
+    assert sorted(case["id"] for case in fields["cases"]) == sorted(asked) == sorted(Runner(request).ids())
+    assert fields["sample"] == 1
+    done = pytest_run(tmp_path, "--device", "sim", "--suite", "buffers", "--suite", "packed", "--sample=1", "--co")
+    assert f" {len(asked)} tests collected" in done.stdout
+
+
+def test_what_a_sample_left_out_is_not_worse():
+    old = report.document({}, ("ops",), 0, [Result("ops/a", "passed"), Result("ops/b", "passed")])
+    few = [Result("ops/b", "failed", "wrong")]
+    assert report.regressions(old, report.document({}, ("ops",), 0, few, 1)) == ["ops/b: passed -> failed: wrong"]
+    assert report.regressions(old, report.document({}, ("ops",), 0, few))[0] == "ops/a: passed -> missing"
 
 
 def test_suites_are_chosen_by_name():

@@ -20,7 +20,10 @@ from jackfield.backend import (
     Packing,
     Reason,
 )
-from jackfield.conformance.suites import SUITES, memory
+from jackfield.conformance.cases import examples
+from jackfield.conformance.check import expected
+from jackfield.conformance.suites import SUITES, errors, memory
+from jackfield.conformance.suites.claims import RUNNING
 from jackfield.conformance.trials import Subject
 from jackfield.conformance.worker import outcome
 from jackfield.dtypes import bf16, f32, i64, q4_0
@@ -335,6 +338,18 @@ class ReadsDense(ReferenceDevice):
                 steps.append(replace(placed, operands=places))
             groups.append(replace(group, steps=tuple(steps)))
         return super().compile(groups, scratch)
+
+
+@pytest.mark.parametrize("op", RUNNING)
+def test_bad_indices_are_looked_for_once_in_a_case(op, monkeypatch):
+    """In every dtype of a case, as its data are the same, they cost an emulated device minutes and find no more."""
+    asked = []
+    monkeypatch.setattr(errors, "expected", lambda example: asked.append(example.case) or expected(example))
+    errors.faulty.cache_clear()
+    found = errors.faulty(op)
+    assert len(asked) == len(set(asked))
+    dense = [example for example in examples(OPS[op]) if example.layout == "dense"]
+    assert {e.case for e in found} == {e.case for e in dense if expected(e)[1]}
 
 
 def test_views():

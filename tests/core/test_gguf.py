@@ -15,13 +15,15 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFValueType
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jackfield import gguf as jf_gguf
 from jackfield.dtypes import DTYPES, by_name
 from jackfield.errors import GGUFError
+from jackfield.gguf import arrays
+from jackfield.gguf.source import Cursor, Source
 
 V = GGUFValueType
 RANGES = {
@@ -353,6 +355,75 @@ def test_many_strings_of_all_lengths(tmp_path):
         assert file.metadata["words"].to_list() == words
         assert file.metadata["words"][9005] == words[9005]
         assert file.metadata["after"] == 5
+
+
+ODD = [b"", b"\0", b"\5" + bytes(7), bytes(9), b"a\0", b"\x1f\n\x7f\1", "Ġé🦙".encode(), b"\xff", b"\xc3", b"\xa9"]
+WORDS = st.one_of(st.binary(max_size=6), st.sampled_from(ODD), st.integers(250, 260).map(lambda n: b"x" * n))
+
+
+@settings(max_examples=300)
+@given(
+    words=st.lists(WORDS, max_size=12).map(lambda words: words * 5),
+    lead=st.integers(0, 9),
+    lost=st.integers(0, 40),
+    window=st.sampled_from([1, 9, 40, 1 << 15]),
+    few=st.sampled_from([1, 4, 64]),
+)
+@example(words=[b"x" * 257, b"\0"], lead=0, lost=0, window=40, few=4)  # as many zeros as two short strings have
+def test_strings_are_found_as_one_by_one(words, lead, lost, window, few):
+    body = b"".join(struct.pack("<Q", len(word)) + word for word in words)
+    raw = bytes(lead) + body[: max(0, len(body) - lost)]
+    whole = [word for word, end in zip(words, ends_of(words, lead), strict=True) if end <= len(raw)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "_WINDOW", window)
+        patch.setattr(arrays, "_FEW", few)
+        patch.setattr(arrays, "_STRIDE", 3)
+        cursor = Cursor(Source("words", memoryview(raw)))
+        cursor.pos = lead
+        if len(whole) < len(words):
+            with pytest.raises(GGUFError, match=rf"^words: string {len(whole)} of x at byte"):
+                arrays.walk_strings(cursor, len(words), "x")
+            return
+        ends = arrays.walk_strings(cursor, len(words), "x")
+        assert ends.tolist() == [0, *ends_of(words, 0)]
+        assert cursor.pos == lead + ends[-1]
+        found = arrays.Strings(cursor.source, "x", lead, ends)
+        check_decoded(found, words)
+
+
+def ends_of(words, start):
+    return [start := start + 8 + len(word) for word in words]
+
+
+def check_decoded(found, words):
+    texts = [word.decode("utf-8", "replace") for word in words]
+    wrong = [i for i, word in enumerate(words) if texts[i].encode() != word]
+    if wrong:
+        with pytest.raises(GGUFError, match=rf"string {wrong[0]} of x at byte \d+: the text is not UTF-8"):
+            found.to_list()
+    else:
+        assert found.to_list() == texts
+        for separator in ("\n", "x", "", "\0", "é", ", "):
+            assert found.joined(separator) == separator.join(texts)
+
+
+def test_usual_vocabularies_are_decoded_at_once(monkeypatch):
+    words = ["Ġa", "b", "ü", "🦙", "\n"] * 1000
+    body = b"".join(struct.pack("<Q", len(word.encode())) + word.encode() for word in words)
+    cursor = Cursor(Source("words", memoryview(body)))
+    monkeypatch.setattr(Cursor, "text_end", None)
+    found = arrays.Strings(cursor.source, "x", 0, arrays.walk_strings(cursor, len(words), "x"))
+    monkeypatch.setattr(arrays, "pairwise", None)
+    assert found.joined("|") == "|".join(words)
+    assert found.to_list() == words
+
+
+def test_numbers_become_arrays_without_a_list(small):
+    scores = small.metadata["scores"]
+    assert np.asarray(scores).dtype == np.float32
+    assert np.array(scores, np.float64).tolist() == [0.5, -1.25, 3.0]
+    with pytest.raises(ValueError, match="without a copy"):
+        scores.__array__(copy=False)
 
 
 def test_paths(tmp_path):

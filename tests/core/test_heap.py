@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 import jackfield as jf
 from jackfield import heap, session
+from jackfield.blueprint import draw
 
 
 @pytest.fixture
@@ -58,3 +60,37 @@ def test_glibc_gives_pages_back():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
     assert after < before
+
+
+def test_no_garbage_is_looked_for_while_a_plan_is_made(monkeypatch):
+    on = []
+    monkeypatch.setattr(session, "draw", lambda *given: (on.append(gc.isenabled()), draw(*given))[1])
+    x = jf.input("x", (2,))
+    with jf.Session("reference") as opened:
+        opened.compile(jf.ops.add(x, x))
+    assert on == [False]
+    assert gc.isenabled()
+
+
+def test_one_block_inside_another():
+    with heap.no_collection():
+        with heap.no_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_failed_compile_switches_the_search_for_garbage_on_again():
+    with jf.Session("reference") as opened, pytest.raises(jf.errors.GraphError):
+        opened.compile([])
+    assert gc.isenabled()
+
+
+def test_the_search_stays_off_where_it_was_off():
+    gc.disable()
+    try:
+        x = jf.input("x", (2,))
+        jf.compile(jf.ops.add(x, x), "reference").session.close()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

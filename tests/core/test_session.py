@@ -385,6 +385,11 @@ def test_the_arena_is_as_large_as_the_largest_plan_and_earlier_plans_follow():
     assert not device.live
 
 
+def test_a_session_names_its_devices():
+    assert jf.Session("sim+reference").devices == ("sim:0", "reference:0")
+    assert jf.Session("auto").devices[-1] == "reference:0"
+
+
 def test_kept_inputs():
     x, y = jf.input("x", (3,)), jf.input("y", (3,))
     with jf.Session("sim+reference") as session:

@@ -86,6 +86,35 @@ def test_parts_are_put_side_by_side_through_views(level, data):
     np.testing.assert_array_equal(got, np.concatenate(parts, axis=axis))
 
 
+@settings(max_examples=60)
+@given(st.data())
+def test_elementwise_ops_of_turned_operands_are_those_of_dense_ones(level, data):
+    """Blocks of one operand or both, of results with gaps, across the ends of a block; the bits of the dense way."""
+    shape = short(data.draw(st.lists(EXTENTS, min_size=2, max_size=4)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    wide = tuple(1 if data.draw(st.sampled_from([True, False, False])) else n for n in shape)
+    a, b = turned_array(data, rng, shape), turned_array(data, rng, wide)
+    strides, threads = (), data.draw(st.integers(1, 3))
+    if data.draw(st.booleans()):  # a result that lies together along another axis, with a gap after each line
+        made, at = [0] * len(shape), a.dtype.itemsize
+        for axis in data.draw(st.permutations(range(len(shape)))):
+            made[axis] = at
+            at *= shape[axis] + 1
+        strides = tuple(made)
+    dense = {"a": np.ascontiguousarray(a), "b": np.ascontiguousarray(np.broadcast_to(b, shape))}
+    got = run(ops.subtract, {"a": a, "b": b}, level, threads, strides=strides)
+    np.testing.assert_array_equal(got, run(ops.subtract, dense, level))
+    got = run(ops.square, {"x": a}, level, threads, strides=strides)
+    np.testing.assert_array_equal(got, run(ops.square, {"x": dense["a"]}, level))
+
+
+def turned_array(data, rng, shape):
+    """f32 or f16, its axes in any order."""
+    order = data.draw(st.permutations(range(len(shape))))
+    dtype = data.draw(st.sampled_from([np.float32, np.float16]))
+    return rng.standard_normal([shape[axis] for axis in order]).astype(dtype).transpose(np.argsort(order))
+
+
 @pytest.mark.parametrize("last", [1, 3, 4, 16, 65])
 def test_tiles_of_short_and_long_rows(level, last):
     x = numbered((2, 3, last), 4)

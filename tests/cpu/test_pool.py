@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from jackfield_cpu import _native
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.settings import read_settings
 
+NATIVE = Path(__file__).parents[2] / "plugins" / "cpu" / "src"
+CHECK = Path(__file__).with_name("pool_check.cpp")
 binds = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no threads")
 
 
@@ -41,6 +45,18 @@ def test_any_number_of_workers_makes_the_same(threads):
         plan = steps_of_one_and_all_workers(session)
         for _ in range(20):
             np.testing.assert_array_equal(plan(x=x), want)
+
+
+@pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-fsanitize=thread"]], ids=["plain", "thread sanitizer"])
+def test_random_jobs(flags, absent, tmp_path):
+    """Segments in order, each part once, meetings, no waiting for sleepers. The deadline is for a pool that hangs."""
+    compiler, program = shutil.which("c++"), tmp_path / "check"
+    if compiler is None:
+        absent("cpu", "c++ is not on PATH")
+    options = ["-std=c++17", "-pthread", f"-I{NATIVE}", *flags]
+    subprocess.run([compiler, *options, CHECK, NATIVE / "pool.cpp", "-o", program], check=True)
+    done = subprocess.run([program, "1", "100"], capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stdout) == (0, "0 failures\n"), done.stdout[:2000] + done.stderr[:4000]
 
 
 def test_idle_workers_sleep():

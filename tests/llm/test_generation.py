@@ -258,7 +258,7 @@ class Held:
 def test_a_second_call_at_the_same_time_is_busy(model):
     ids = [10, 11, 12]
     model.advance(ids)
-    held = model._plans[1, "last"] = Held(model._plans[1, "last"])
+    held = model._plans[1, "last"] = Held(model._plan(1, "last"))
     thread = threading.Thread(target=model.decode, args=(13,))
     thread.start()
     try:
@@ -281,7 +281,7 @@ def test_a_second_call_at_the_same_time_is_busy(model):
 
 def test_one_answer_in_two_threads_is_busy(model):
     answer = model.answer([10], max_tokens=3)
-    held = model._plans[1, "last"] = Held(model._plans[1, "last"])
+    held = model._plans[1, "last"] = Held(model._plan(1, "last"))
     thread = threading.Thread(target=lambda: list(answer))
     thread.start()
     try:

@@ -257,6 +257,48 @@ def test_text_and_back(model):
     assert model.detokenize(ids, skip_special=True) == "the  rain"
 
 
+@pytest.mark.parametrize(
+    ("simulated", "policy", "error", "text"),
+    [
+        ({"mem": "40KiB"}, None, jf.errors.OutOfMemory, "the plan needs"),
+        ({"refuse": "swiglu"}, "strict", jf.errors.PlacementError, r"swiglu\.0"),
+    ],
+)
+def test_what_a_device_can_not_do_is_an_error_of_loading(simulated, policy, error, text, family_path):
+    with jf.sim(**simulated), pytest.raises(error, match=text):
+        jackfield_llm.load(family_path("llama"), "sim", context=16, policy=policy)
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1), (4, 4), (32, 32), (128, 32)])
+def test_loading_makes_the_plan_of_a_prompt(batch, rows, family_path):
+    ids = [7, 3, 9]
+    with jackfield_llm.load(family_path("llama"), "reference", context=64, batch=batch) as model:
+        assert list(model._plans) == [(rows, "last")]
+        assert model.device_names == "reference:0"
+        assert all(name in model.session.states for name in ("k0", "v0"))
+        first = model.prefill(ids)
+        assert families.nmse(first, model.logits(ids)[-1]) < 1e-9
+        model.reset()
+        model.prefill(ids[:-1])
+        assert families.nmse(model.decode(ids[-1]), first) < 1e-9
+        assert (1, "last") in model._plans
+
+
+def test_the_report_on_one_token_needs_none_evaluated(family_path):
+    with jackfield_llm.load(family_path("llama"), "reference", context=16) as model:
+        report = model.explain()
+        assert "reference:0" in report
+        model.decode(3)
+        assert model.explain() == report
+
+
+def test_of_several_devices_one_token_decides(family_path):
+    with jf.sim(), jackfield_llm.load(family_path("llama"), "sim+reference", context=16) as one:
+        assert list(one._plans) == [(32, "last")]  # the reference is a last resort
+    with jf.sim(parts=2), jackfield_llm.load(family_path("llama"), "sim:0:0+sim:0:1", context=16) as two:
+        assert list(two._plans) == [(1, "last")]
+
+
 def test_a_source_that_is_no_path_is_resolved(monkeypatch):
     """`load` takes what `-m` takes."""
     asked = []

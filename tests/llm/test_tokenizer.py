@@ -7,11 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer import Tokenizer
+from jackfield_llm.tokenizer import bpe as bpe_module
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -415,6 +416,47 @@ def test_word_pieces():
     del metadata["tokenizer.ggml.unknown_token_id"]
     with pytest.raises(TokenizerError, match=r"unknown_token_id: absent; this kind of vocabulary needs one"):
         Tokenizer.from_metadata(metadata)
+
+
+# Merges in bulk.
+
+SMALL_TOKENS = ["a", "b", "ab", "ba", "aba", " ", " a", "\n", "\n\n", "é", "éa", "</s>", "\x1f"]
+HALVES = st.sampled_from([*SMALL_TOKENS, "", "c", "<"])
+LINES = st.lists(st.tuples(HALVES, HALVES).map(" ".join) | st.sampled_from(["ab", "a  b", "  a", 3, None]), max_size=6)
+
+
+@example(["a b", "a", "b a b"], "gpt2", 9)  # would make merges of halves of two lines
+@example(["a b\x1fa b"], "gpt2", 9)  # would make two merges of one
+@given(LINES, st.sampled_from(["gpt2", "gemma4"]), st.integers(1, 9))
+def test_merges_in_bulk_are_those_one_by_one(lines, kind, piece):
+    """Whatever the lines: the same tokens for a text, or the same error, as with every line looked at alone."""
+    metadata = {
+        "tokenizer.ggml.model": kind,
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": SMALL_TOKENS,
+        "tokenizer.ggml.token_type": [NORMAL] * 11 + [CONTROL, NORMAL],
+        "tokenizer.ggml.merges": lines,
+    }
+
+    def outcome():
+        try:
+            tokenizer = Tokenizer.from_metadata(metadata)
+        except TokenizerError as e:
+            return str(e)
+        return [tokenizer.encode(text) for text in ("aba", "a b", "éab", "bab\n\na", "</s>", " a\x1f")]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe_module, "_PIECE", piece)
+        at_once = outcome()
+        patch.setattr(bpe_module._Pairs, "of", lambda *_: None)
+        assert at_once == outcome()
+
+
+def test_the_usual_merges_are_never_looked_at_alone(default_metadata, monkeypatch):
+    monkeypatch.setattr(bpe_module, "_merges", None)
+    assert Tokenizer.from_metadata(default_metadata).encode("Hello world") == [19556, 905]
+    pairs = bpe_module._Pairs("a b\x1fab c\x1fd e", 3)
+    assert (len(pairs), list(pairs), pairs[1]) == (3, [("a", "b"), ("ab", "c"), ("d", "e")], ("ab", "c"))
 
 
 # Files and calls that make no sense.

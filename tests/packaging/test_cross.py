@@ -61,10 +61,52 @@ def test_a_platform_has_a_toolchain_file_and_the_manifest_names_it(name):
     assert (CROSS / f"{name}.cmake").exists()
     (backend,) = json.loads((PLUGIN / "backend.json").read_text())["backends"]
     assert name.replace("-", "/") in backend["platforms"]
-    env, asked = build.environment(name), build.command(build.PLATFORMS[name], Path("out"))
-    assert env["_PYTHON_HOST_PLATFORM"] == build.PLATFORMS[name].host and Path(env["CMAKE_TOOLCHAIN_FILE"]).stem == name
+    assert Path(build.environment(name)["CMAKE_TOOLCHAIN_FILE"]).stem == name
+
+
+FAKE_UV = """#!{python}
+import os, subprocess, sys
+from pathlib import Path
+assert not os.environ.keys() & {changed}, "uv would take this machine for another"
+arguments = sys.argv[1:]
+if arguments[0] == "run":  # the build: by a backend that is not one
+    at = arguments.index("-c")
+    os.environ["PYTHONPATH"] = {backend!r}
+    sys.exit(subprocess.run([sys.executable, *arguments[at:]]).returncode)
+wheel = Path(arguments[-1])
+wheel.rename(wheel.with_name(wheel.name.replace("any", arguments[-2])))
+"""
+FAKE_BACKEND = """
+import os
+from pathlib import Path
+def build_wheel(out, settings):
+    seen = [os.environ["_PYTHON_HOST_PLATFORM"], os.environ["ZIG_TARGET"], *settings.values()]
+    assert Path("CMakeLists.txt").exists() and Path(os.environ["CMAKE_TOOLCHAIN_FILE"]).exists()
+    (Path(out) / "it-1-cp3-cp3-any.whl").write_text(" ".join(seen))
+"""
+
+
+@pytest.mark.parametrize("name", build.PLATFORMS)
+def test_the_platform_is_told_to_the_build_backend_and_to_nothing_before_it(name, tmp_path, monkeypatch):
+    """uv asks an interpreter where it runs: with the platform in its environment it refuses this one, or takes build
+    tools of that platform.
+    """
+    changed = set(build.environment(name))
+    package = tmp_path / "scikit_build_core"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "build.py").write_text(FAKE_BACKEND)
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(FAKE_UV.format(python=sys.executable, changed=changed, backend=str(tmp_path)))
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "out").mkdir()
+    wheel = build.build(name, tmp_path / "out")
+    platform = build.PLATFORMS[name]
+    assert wheel == tmp_path / "out" / f"it-1-cp3-cp3-{platform.tag}.whl"
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    assert any(f".cpython-{version}-" in word for word in asked)
+    assert wheel.read_text() == f"{platform.host} {platform.target} .cpython-{version}-{platform.module}"
 
 
 def test_wrong_use_is_told(tmp_path):
@@ -119,6 +161,8 @@ def mach_o(
     defined="_PyInit__native",
     wanted="_PyErr_Format",
     signed=True,
+    kind=8,
+    system=(1, 13, 0),
 ):
     texts = b"\0" + defined.encode() + b"\0" + wanted.encode() + b"\0"
     symbols = struct.pack("<IBBHQ", 1, 0x0F, 1, 0, 0x100) + struct.pack("<IBBHQ", 2 + len(defined), 1, 0, 0, 0)
@@ -128,18 +172,22 @@ def mach_o(
     commands = [struct.pack("<6I", 0xC, 24 + len(name), 24, 0, 0, 0) + name]
     if signed:
         commands.append(struct.pack("<4I", 0x1D, 16, 0, 0))
+    if system:
+        commands.append(struct.pack("<6I", 0x32, 24, system[0], system[1] << 16 | system[2] << 8, 0, 0))
     size = sum(map(len, commands)) + 24 + 48
     end = 32 + size + len(symbols) + len(texts)
     commands.append(struct.pack("<6I", 2, 24, 32 + size, 2, 32 + size + len(symbols), len(texts)))
     commands.append(struct.pack("<12I", 0x80000022, 48, 0, 0, end, len(bound), 0, 0, 0, 0, 0, 0))
-    header = struct.pack("<8I", 0xFEEDFACF, machine, 0, 8, len(commands), size, 0, 0)
+    header = struct.pack("<8I", 0xFEEDFACF, machine, 0, kind, len(commands), size, 0, 0)
     return header + b"".join(commands) + symbols + texts + bound
 
 
 def test_a_right_wheel_is_described(tmp_path):
     text = check.check(wheel(tmp_path, LINUX, elf(needed=("libm.so.6", "libc.so.6"))))
     assert text.endswith("needs libm.so.6, libc.so.6 and glibc 2.17")
-    assert check.check(wheel(tmp_path, MACOS, mach_o(), tag=MAC_TAG)).endswith("and 1 symbols of Python")
+    assert check.check(wheel(tmp_path, MACOS, mach_o(), tag=MAC_TAG)).endswith("and macOS 13.0, 1 symbols of Python")
+    older = mach_o(kind=6, system=(1, 11, 5))
+    assert "and macOS 11.5," in check.check(wheel(tmp_path, MACOS, older, tag=MAC_TAG))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +209,11 @@ def test_a_module_that_linux_could_not_load_is_refused(tmp_path, data, text):
     [
         (mach_o(machine=0x01000007), "must be 64-bit Mach-O for 0x100000c"),
         (mach_o(signed=False), "has no code signature"),
+        (mach_o(kind=2), "is a Mach-O file of kind 2"),
+        (mach_o(system=(1, 14, 0)), "needs macOS 14.0, which is more than the tag cp311-cp311-macosx_13_0_arm64 says"),
+        (mach_o(system=(1, 13, 1)), "needs macOS 13.1"),
+        (mach_o(system=(2, 13, 0)), "is built for the platforms [2], must be [1]"),
+        (mach_o(system=None), "is built for the platforms []"),
         (mach_o(library="/usr/lib/libc++.1.dylib"), "needs /usr/lib/libc++.1.dylib, which that system does not have"),
         (mach_o(defined="_PyInit_other"), "does not define PyInit__native"),
         (mach_o(wanted="_getauxval"), "expects Python to have _getauxval"),

@@ -46,13 +46,18 @@ def test_the_plugin_has_a_manifest_that_names_its_claims():
     assert (ROOT / "plugins/cpu" / backend["claims"]).stat().st_size > 0
 
 
-def test_running_the_plugin_is_no_reason_to_build_it_again():
-    """uv's cache keys name sources by their endings: `**/*` would match the bytecode that an import writes."""
+def test_changed_sources_are_a_reason_to_build_the_plugin_again_and_running_it_is_none():
+    """uv's cache keys name sources by their endings: `**/*` would match the bytecode that an import writes. But a
+    source that is not named is a reason without effect.
+    """
     tool = tomllib.loads((ROOT / "plugins/cpu/pyproject.toml").read_text())["tool"]
     keys = [key["file"] for key in tool["uv"]["cache-keys"]]
     assert [key for key in keys if key.endswith("*")] == []
     for pattern in keys:
         assert list((ROOT / "plugins/cpu").glob(pattern)) or pattern.startswith("../"), pattern
+    sources = [f for ending in ("cpp", "h") for f in (ROOT / "plugins/cpu").glob(f"*/*.{ending}")]
+    sources += (ROOT / "plugins/common").glob("*/*.h")
+    assert [f for f in sources if not any(f.match(pattern.removeprefix("../")) for pattern in keys)] == []
 
 
 def test_constraints_are_said_the_same_for_pip_and_for_uv():

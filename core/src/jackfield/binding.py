@@ -68,6 +68,7 @@ class Binder:
         self.drawn, self.store, self.arenas = drawn, store, arenas
         self.panel, self.memory = drawn.panel, drawn.memory
         self.bases: dict[Value, tuple[Any, int]] = {}
+        self._places: dict[Ref, Place] = {}
         for constant in drawn.constants:
             name = self.panel.name(constant.value.device)
             held = store.constants[name][constant.key][constant.layout]
@@ -104,8 +105,12 @@ class Binder:
         return chunks[chunk][0], offset
 
     def place(self, ref: Ref) -> Place:
-        buffer, offset = self._base(ref.value)
-        return Place(buffer, offset + ref.offset, ref.spec)
+        """Where it lies; once for each Ref, since a result is mostly read as it was made."""
+        known = self._places.get(ref)
+        if known is None:
+            buffer, offset = self._base(ref.value)
+            known = self._places[ref] = Place(buffer, offset + ref.offset, ref.spec)
+        return known
 
     def _placed(self, item: Item) -> PlacedStep:
         operands = tuple([self.place(ref) if ref is not None else None for ref in item.operands])

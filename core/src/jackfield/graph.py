@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import EllipsisType
-from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -218,7 +218,7 @@ def constant(value: object, name: str = "") -> Tensor:
     Raises: DTypeError for a numpy dtype jackfield does not know, and for lists that are no array.
     """
     # Arrays first: asking one of a foreign dtype for its buffer, as the test for a Source does, may raise.
-    if not isinstance(value, (np.ndarray, np.generic)) and isinstance(value, Source):
+    if not isinstance(value, (np.ndarray, np.generic)) and _is_source(value):
         spec = _leaf_spec(value.dtype, value.shape, "constant")
         return Tensor("constant", "", (), Attrs(), spec, name or getattr(value, "name", ""), source=value)
     try:
@@ -228,6 +228,13 @@ def constant(value: object, name: str = "") -> Tensor:
     spec = Spec.of(array, role="constant")
     source = ArraySource(np.ascontiguousarray(array), spec.dtype, spec.shape)
     return Tensor("constant", "", (), Attrs(), spec, name, source=source)
+
+
+def _is_source(value: object) -> TypeGuard[Source]:
+    """By its class where that says so: asking the value itself asks for its bytes, and a file whether it has shrunk."""
+    kind = type(value)
+    by_class = all(hasattr(kind, name) for name in ("dtype", "shape", "data", "release"))
+    return by_class or isinstance(value, Source)
 
 
 def state(name: str, shape: Sequence[int], dtype: DType = f32) -> Tensor:

@@ -22,8 +22,10 @@ from .spec import Spec
 
 __all__ = ["Arena", "Life", "Memory", "pack", "plan_memory", "reserved"]
 
+_Taken = tuple[int, int, int]  # chunk, offset, bytes
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # never changed, but hundreds are made, and frozen ones take three times as long
 class Life:
     """Bytes that are needed from moment `start` to moment `end`, both included."""
 
@@ -82,19 +84,19 @@ def pack(lives: Sequence[Life], *, alignment: int = 1, max_buffer: int | None = 
     placed = _Neighbours()
     limit = None if max_buffer is None else max_buffer // alignment * alignment
     for i in sorted(range(len(lives)), key=lambda i: (-sizes[i], i)):
-        if not lives[i].nbytes:
+        life, size = lives[i], sizes[i]
+        if not life.nbytes:
             continue
-        if limit is not None and sizes[i] > limit:
-            raise OutOfMemory(f"one tensor takes {sizes[i]} bytes, an allocation at most {limit}")
-        taken = sorted((*places[j], sizes[j]) for j in placed.at(lives[i]))
-        chunk, offset = places[i] = _lowest(taken, sizes[i], limit)
+        if limit is not None and size > limit:
+            raise OutOfMemory(f"one tensor takes {size} bytes, an allocation at most {limit}")
+        chunk, offset = places[i] = _lowest(sorted(placed.at(life)), size, limit)
         chunks += [0] * (chunk + 1 - len(chunks))
-        chunks[chunk] = max(chunks[chunk], offset + sizes[i])
-        placed.add(i, lives[i])
+        chunks[chunk] = max(chunks[chunk], offset + size)
+        placed.add((chunk, offset, size), life)
     return Arena(tuple(places), tuple(chunks), _lower_bound(lives, sizes))
 
 
-def _lowest(taken: Iterable[tuple[int, int, int]], nbytes: int, limit: int | None) -> tuple[int, int]:
+def _lowest(taken: Iterable[_Taken], nbytes: int, limit: int | None) -> tuple[int, int]:
     """Chunk and offset of the first gap. taken: (chunk, offset, bytes), sorted. limit: bytes of a chunk."""
     chunk = offset = 0
     for other, start, size in taken:
@@ -111,28 +113,32 @@ def _lowest(taken: Iterable[tuple[int, int, int]], nbytes: int, limit: int | Non
 
 
 class _Neighbours:
-    """Which placed lives meet a given one: short lives are filed under each of their moments, long ones apart."""
+    """What lives that meet a given one take: short ones are filed under each of their moments, long ones apart."""
 
     _LONG = 48
 
     def __init__(self) -> None:
-        self.by_moment: dict[int, list[int]] = {}
-        self.long: list[tuple[int, int, int]] = []
-        self.all: list[tuple[int, int, int]] = []
+        self.by_moment: dict[int, list[_Taken]] = {}
+        self.long: list[tuple[int, int, _Taken]] = []
+        self.all: list[tuple[int, int, _Taken]] = []
 
-    def add(self, i: int, life: Life) -> None:
-        self.all.append((life.start, life.end, i))
+    def add(self, taken: _Taken, life: Life) -> None:
+        self.all.append((life.start, life.end, taken))
         if life.end - life.start > self._LONG:
-            self.long.append((life.start, life.end, i))
+            self.long.append((life.start, life.end, taken))
         else:
             for moment in range(life.start, life.end + 1):
-                self.by_moment.setdefault(moment, []).append(i)
+                if moment in self.by_moment:
+                    self.by_moment[moment].append(taken)
+                else:
+                    self.by_moment[moment] = [taken]
 
-    def at(self, life: Life) -> set[int]:
-        long = life.end - life.start > self._LONG
-        found = {i for start, end, i in (self.all if long else self.long) if start <= life.end and end >= life.start}
+    def at(self, life: Life) -> set[_Taken]:
+        first, last = life.start, life.end
+        long = last - first > self._LONG
+        found = {taken for start, end, taken in (self.all if long else self.long) if start <= last and end >= first}
         if not long:
-            for moment in range(life.start, life.end + 1):
+            for moment in range(first, last + 1):
                 found.update(self.by_moment.get(moment, ()))
         return found
 
@@ -204,19 +210,15 @@ class _Planner:
     def _links(self, run: Run) -> list[Link]:
         """The values of a run, numbered in the order they are met."""
         numbers: dict[Value, int] = {}
-
-        def number(value: Value) -> int:
-            return numbers.setdefault(value, len(numbers))
-
-        return [
-            Link(
-                operands=tuple([number(ref.value) if ref is not None else None for ref in item.operands]),
-                offsets=tuple([ref.offset if ref is not None else 0 for ref in item.operands]),
-                result=number(item.result.value),
-                outside=item.result.value.kind == "state" or self._read_after(item.result.value, run),
-            )
-            for item in run.items
-        ]
+        count = numbers.setdefault
+        links = []
+        for item in run.items:
+            operands = tuple([count(ref.value, len(numbers)) if ref is not None else None for ref in item.operands])
+            offsets = tuple([ref.offset if ref is not None else 0 for ref in item.operands])
+            value = item.result.value
+            outside = value.kind == "state" or self._read_after(value, run)
+            links.append(Link(operands, offsets, count(value, len(numbers)), outside))
+        return links
 
     def _read_after(self, value: Value, run: Run) -> bool:
         """Whether copies, outputs or other runs read it."""
@@ -229,24 +231,31 @@ class _Planner:
             raise DeviceError(
                 f"{device.name}: groups must name each of the {len(items)} steps of a run once, they are {wish.groups}"
             )
-        done: set[int] = set()
-        makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
-        touched: dict[Value, list[int]] = {}
-        for i, item in enumerate(items):
-            for ref in (*item.operands, item.result):
-                if ref is not None:
-                    touched.setdefault(ref.value, []).append(i)
-        for i in order:
-            needs = {makers[ref.value] for ref in items[i].operands if ref is not None and ref.value in makers}
-            needs |= _ordered_before(i, items, touched)
-            if missing := needs - done - {i}:
-                raise DeviceError(f"{device.name}: groups put step {i} before step {min(missing)}, which it needs")
-            done.add(i)
+        touched = _touches(items, wish)
+        self._check_order(device, order, items, touched)
         for group in wish.groups:
             self._check_fused(device, group, run, touched)
         for step, until in wish.keeps:
             if not (0 <= step < len(items) and 0 <= until < len(items)) or order.index(until) < order.index(step):
                 raise DeviceError(f"{device.name}: keep ({step}, {until}) must name a step of the run and a later one")
+
+    def _check_order(
+        self, device: Device, order: Sequence[int], items: Sequence[Item], touched: Mapping[Value, Sequence[int]]
+    ) -> None:
+        """Makers come before users, and what changes memory keeps its place among all that touch it."""
+        at = [0] * len(items)
+        for place, i in enumerate(order):
+            at[i] = place
+        makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
+        updated = {item.result.value for item in items if item.updates}
+        for i in order:
+            item, now = items[i], at[i]
+            needs = [makers[ref.value] for ref in item.operands if ref is not None and ref.value in makers]
+            if updated:
+                needs += _ordered_before(i, items, touched, updated)
+            late = [j for j in needs if at[j] > now]
+            if late:
+                raise DeviceError(f"{device.name}: groups put step {i} before step {min(late)}, which it needs")
 
     def _check_fused(
         self, device: Device, group: Sequence[int], run: Run, touched: Mapping[Value, Sequence[int]]
@@ -401,11 +410,26 @@ def bytes_spec(nbytes: int) -> Spec:
     return Spec(u8, (nbytes,))
 
 
-def _ordered_before(i: int, items: Sequence[Item], touched: Mapping[Value, Sequence[int]]) -> set[int]:
+def _touches(items: Sequence[Item], wish: Grouping) -> dict[Value, list[int]]:
+    """Items that read, make or change a value, for every value that is changed, or made inside a group."""
+    touched: dict[Value, list[int]] = {item.result.value: [] for item in items if item.updates}
+    for group in wish.groups:
+        for i in group[:-1]:
+            touched[items[i].result.value] = []
+    for i, item in enumerate(items):
+        for ref in (*item.operands, item.result):
+            if ref is not None and ref.value in touched:
+                touched[ref.value].append(i)
+    return touched
+
+
+def _ordered_before(
+    i: int, items: Sequence[Item], touched: Mapping[Value, Sequence[int]], updated: set[Value]
+) -> set[int]:
     """Earlier items that must stay before item i because one of the two changes memory that both touch."""
     found: set[int] = set()
     for ref in (*items[i].operands, items[i].result):
-        if ref is not None:
+        if ref is not None and ref.value in updated:
             changes = items[i].updates and ref.value is items[i].result.value
             for j in touched[ref.value]:
                 if j < i and (changes or (items[j].updates and items[j].result.value is ref.value)):

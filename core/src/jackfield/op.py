@@ -270,7 +270,7 @@ class Op:
     def _window(self, call: Call, spec: Spec) -> _Made:
         attrs, window = call.attrs, self._declared_view(call)
         if window is not None:
-            return _Made(attrs, spec, window)
+            return _Made(attrs, spec, View(window.spec.with_role("temporary"), window.offset))
         base, *rest = call.specs.values()  # no strides express it: a dense copy first
         assert base is not None
         window = self._declared_view(Call(self, [base.dense().with_role("temporary"), *rest], call.attrs))

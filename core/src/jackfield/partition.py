@@ -43,7 +43,7 @@ class Value:
     nbytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # never changed, but thousands are made, and frozen ones take three times as long
 class Ref:
     """A window on a value: its offset in bytes, and the Spec from there on."""
 

@@ -19,7 +19,7 @@ _FEWEST, _MOST, _EFFORT = 12, 512, 6_000  # situations kept: about _EFFORT / dec
 _Link: TypeAlias = "tuple[_Link, int] | None"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed, but hundreds are made, and frozen ones take three times as long
 class Decision:
     """One step, or one state that looks for a home.
 

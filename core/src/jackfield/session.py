@@ -17,7 +17,7 @@ from .checks import GUARD
 from .containment import contained
 from .errors import Busy, PlanError
 from .graph import Tensor
-from .heap import give_back
+from .heap import give_back, no_collection
 from .hosting import HostType, array_of, bytes_of, fresh
 from .memory import reserved
 from .placement import Policy
@@ -144,6 +144,11 @@ class Session:
         self._finalizer = weakref.finalize(self, Store.end, self._store)
         self.states = States(self)
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that plans may use, best first; under "auto" the last one is the reference."""
+        return tuple(opened.device.name for opened in self._selection.devices)
+
     def compile(
         self,
         outputs: Output,
@@ -167,9 +172,11 @@ class Session:
         if not self._store.arenas.lock.acquire(blocking=False):
             raise Busy("compile: a call of this Session is under way")
         try:
-            drawn = self._draw(tensors, pins)
+            with no_collection():
+                drawn = self._draw(tensors, pins)
             self._fill(drawn)
-            plan = Plan(drawn, self._store, self._store.arenas, self, keys)
+            with no_collection():
+                plan = Plan(drawn, self._store, self._store.arenas, self, keys)
         finally:
             self._store.arenas.lock.release()
         self._plans.add(plan)

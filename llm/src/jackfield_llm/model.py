@@ -30,6 +30,7 @@ __all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
 ROWS = (1, 4, 32, 128, 512)  # row counts of plans; a prompt is cut into these
 LOGIT_ROWS = (1, 4, 32, 128)  # row counts of plans that return logits of every row, which are long
 BATCH = 128  # on CPUs, larger plans are 1 % faster and need 10 MB more
+FIRST_ROWS = 32  # of the plan that load makes: few prompts are shorter, and longer ones mostly end in such a part
 PASS_ROWS = 20  # a plan more costs about as much as so many rows: a pass over the weights, and once its making
 DEFAULT_CONTEXT = 4096
 CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32, "bf16": jf.bf16, "q8_0": jf.q8_0}
@@ -57,6 +58,9 @@ def load(
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
         is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.
+    Returns: a Model whose weights lie on the device. The plan for parts of a prompt is made as well; that for one token
+        is made with the second token of the first answer, where it delays neither loading nor the first (0.03 s for
+        272 weights). Where several devices were chosen it is made here, and decides where the cache lives.
     Raises: ModelError for a file we can't read or a model we can't run, jackfield.errors.GGUFError for a malformed
         file, jackfield's device errors.
     """
@@ -118,11 +122,12 @@ class Model:
             dtype = CACHE_DTYPES[cache_dtype]
             self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype)
             self._check_vocabulary()
-            graph = self._graphs.graph(1, "last")
-            weights.check_all_used()
             self.session = jf.Session(device, policy=policy)
+            rows = _first_rows(self.session.devices, self._rows)
+            graph = self._graphs.graph(rows, "last")
+            weights.check_all_used()
             self._pins = pins
-            self._plans = {(1, "last"): self.session.compile(graph, pins=pins)}
+            self._plans = {(rows, "last"): self.session.compile(graph, pins=pins)}
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -171,11 +176,15 @@ class Model:
 
     @property
     def device_names(self) -> str:
-        """The devices that evaluate a token, such as "cpu:0"."""
-        return "+".join(self._plans[1, "last"].devices)
+        """The devices that evaluate tokens, such as "cpu:0"."""
+        first = next(iter(self._plans.values()))
+        return "+".join(self._plans.get((1, "last"), first).devices)
 
     def explain(self) -> str:
         """Which device does what when one token is evaluated, and why."""
+        if (1, "last") not in self._plans:
+            with self._alone():
+                self._plan(1, "last")
         return str(self._plans[1, "last"].explain())
 
     @property
@@ -368,6 +377,14 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _first_rows(devices: Sequence[str], sizes: Sequence[int]) -> int:
+    """Rows of the first plan. Of several devices the steps of one token choose, since most of the time goes there; the
+    reference, a last resort, does not count.
+    """
+    several = sum(not name.startswith("reference") for name in devices) > 1
+    return 1 if several else max(rows for rows in sizes if rows <= FIRST_ROWS)
 
 
 def _opened(path: Path) -> jf.gguf.File:

@@ -115,18 +115,20 @@ struct Step {
     int64_t note[8];            // free for `bind`: figures worked out once
 };
 
-// The workers that make one step together. Every worker calls run() with its own Team; count may exceed the pieces of
-// work.
+// The workers that make one step together. run() is called once for each index, on any thread; count may exceed the
+// pieces of work.
 struct Team {
     int32_t index, count;
     char* scratch;  // work memory shared by all workers of the step, 64-byte aligned
     int64_t scratch_nbytes;
     void* pool;
-    void (*barrier_)(void* pool, int32_t count);  // wait for all workers of the step
-    int64_t (*next_)(void* pool);                 // 0, 1, 2, ...: each number once, from one counter for all workers
+    void (*barrier_)(void* pool, int32_t count, bool last);
+    int64_t (*next_)(void* pool);  // 0, 1, 2, ...: each number once, from one counter for all workers
 
-    JF_INLINE void barrier() const {
-        if (count > 1) barrier_(pool, count);
+    // Wait for all workers of the step. last: none of them meets the others again in this run(), so the run() of a
+    // worker that has not begun may be called, from beginning to end, by one that waits here.
+    JF_INLINE void barrier(bool last = true) const {
+        if (count > 1) barrier_(pool, count, last);
     }
     JF_INLINE int64_t next() const { return next_(pool); }
 };

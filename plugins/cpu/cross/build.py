@@ -6,10 +6,11 @@ PLATFORM: linux-aarch64 or macos-arm64. The wheel, for the Python that runs this
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,30 +37,43 @@ PLATFORMS = {
 }
 
 
-def command(platform: Platform, out: Path) -> list[str]:
+PLUGIN = HERE.parent
+# The environment is changed here and not before: uv, which starts this, would take itself to be on that platform.
+BACKEND = """
+import json, os, sys
+out, changes, settings = sys.argv[1], *map(json.loads, sys.argv[2:])
+os.environ.update(changes)
+from scikit_build_core.build import build_wheel
+build_wheel(out, settings)
+"""
+
+
+def command(name: str, out: Path) -> list[str]:
+    """Runs the build backend of the plugin's pyproject.toml in an environment of its own; the wheel goes into `out`."""
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    # Without the last option the module is named for the machine that builds it.
-    settings = {"cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{platform.module}"}
-    options = [word for key, value in settings.items() for word in ("-C", f"{key}={value}")]
-    return ["uv", "build", "--wheel", "--python", sys.executable, "--out-dir", str(out), *options, str(HERE.parent)]
+    # Without this setting the module is named for the machine that builds it.
+    settings = {"cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{PLATFORMS[name].module}"}
+    needed = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["build-system"]["requires"]
+    packages = [word for package in (*needed, "cmake", "ninja") for word in ("--with", package)]
+    start = ["uv", "run", "--quiet", "--no-project", "--python", sys.executable, *packages, "python", "-c", BACKEND]
+    return [*start, str(out.resolve()), json.dumps(environment(name)), json.dumps(settings)]
 
 
 def environment(name: str) -> dict[str, str]:
     """What tells Python's build tools the platform, cmake its compiler, and that compiler its target."""
     platform = PLATFORMS[name]
-    own = {
+    return {
         "_PYTHON_HOST_PLATFORM": platform.host,
         "CMAKE_TOOLCHAIN_FILE": str(HERE / f"{name}.cmake"),
         "ZIG_TARGET": platform.target,
         "ZIG_PYTHON": sys.executable,
     }
-    return os.environ | own
 
 
 def build(name: str, folder: Path) -> Path:
     """The new wheel. Build tools know no manylinux: what the compiler was bound to is said afterwards."""
     with tempfile.TemporaryDirectory(dir=folder) as empty:
-        subprocess.run(command(PLATFORMS[name], Path(empty)), env=environment(name), check=True)
+        subprocess.run(command(name, Path(empty)), cwd=PLUGIN, check=True)
         (plain,) = Path(empty).glob("*.whl")
         retag = ("uv", "tool", "run", "wheel", "tags", "--remove", "--platform-tag", PLATFORMS[name].tag, str(plain))
         subprocess.run(retag, check=True)

@@ -10,7 +10,7 @@ import re
 import struct
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MODULE = re.compile(r"jackfield_cpu/_native\.cpython-(\d+)-(aarch64-linux-gnu|darwin)\.so")
@@ -20,6 +20,8 @@ SYSTEM_LIBRARIES = {
 }
 AARCH64 = 183  # e_machine of ELF
 ARM64 = 0x0100000C  # cputype of Mach-O
+LOADABLE = {6, 8}  # filetypes of Mach-O: Python loads either
+BUILD_VERSION, MACOS = 0x32, 1  # a load command of Mach-O, and the platform it names
 UNDEFINED_MASK = 0x0E  # Mach-O: type bits of a symbol, none set: undefined
 UNLISTED = {"__tlv_bootstrap", "_dlopen"}  # of macOS, though zig's stub of its library does not list them
 BY_LOOK_UP = -2  # Mach-O: a symbol of whatever has been loaded, so of Python
@@ -44,7 +46,7 @@ def check(wheel: Path) -> str:
     tag = wheel.name.removesuffix(".whl").split("-", 2)[2]
     if tags != [tag] or not tag.startswith(f"cp{python}-cp{python}-"):
         raise Wrong(f"{wheel.name} says {tags} inside, and its module is for Python {python}")
-    libraries, symbols = elf(data, tag) if system == "aarch64-linux-gnu" else mach_o(data)
+    libraries, symbols = elf(data, tag) if system == "aarch64-linux-gnu" else mach_o(data, tag)
     if strange := sorted(set(libraries) - SYSTEM_LIBRARIES[system]):
         raise Wrong(f"{wheel.name} needs {', '.join(strange)}, which that system does not have")
     return f"{wheel.name}: {len(data)} bytes, needs {', '.join(libraries)} and {symbols}"
@@ -79,12 +81,15 @@ def _needed(data: bytes) -> list[str]:
 # ---- Mach-O ---------------------------------------------------------------------------------------------------------
 
 
-def mach_o(data: bytes) -> tuple[list[str], str]:
-    """Libraries it needs, and how many symbols Python must have."""
-    magic, machine = struct.unpack_from("<II", data)
+def mach_o(data: bytes, tag: str) -> tuple[list[str], str]:
+    """Libraries it needs, the oldest system that loads it, and how many symbols Python must have."""
+    magic, machine, _, kind = struct.unpack_from("<IIII", data)
     if (magic, machine) != (0xFEEDFACF, ARM64):
         raise Wrong(f"the module starts with {magic:#x}, {machine:#x}, must be 64-bit Mach-O for {ARM64:#x}")
+    if kind not in LOADABLE:
+        raise Wrong(f"the module is a Mach-O file of kind {kind}, which is neither a library (6) nor a bundle (8)")
     commands = list(_commands(data))
+    oldest = _oldest_system(data, commands, tag)
     if not any(kind == 0x1D for kind, _ in commands):
         raise Wrong("the module has no code signature: such a machine would not load it")
     libraries = [_text(data, at + struct.unpack_from("<I", data, at + 8)[0]) for kind, at in commands if kind == 0xC]
@@ -96,7 +101,19 @@ def mach_o(data: bytes) -> tuple[list[str], str]:
     looked_up -= UNLISTED
     if strange := sorted(name for name in looked_up if not name.startswith(("_Py", "__Py"))):
         raise Wrong(f"the module expects Python to have {', '.join(strange[:5])}")
-    return libraries, f"{len(looked_up)} symbols of Python"
+    return libraries, f"macOS {oldest}, {len(looked_up)} symbols of Python"
+
+
+def _oldest_system(data: bytes, commands: Sequence[tuple[int, int]], tag: str) -> str:
+    """The version that the module says it needs. Raises: Wrong for another system or a version after the tag's."""
+    said = [struct.unpack_from("<II", data, at + 8) for kind, at in commands if kind == BUILD_VERSION]
+    if [platform for platform, _ in said] != [MACOS]:
+        raise Wrong(f"the module is built for the platforms {[platform for platform, _ in said]}, must be [{MACOS}]")
+    major, minor = said[0][1] >> 16, said[0][1] >> 8 & 0xFF
+    allowed = re.findall(r"macosx_(\d+)_(\d+)_arm64", tag)
+    if not allowed or (major, minor) > tuple(map(int, allowed[0])):
+        raise Wrong(f"the module needs macOS {major}.{minor}, which is more than the tag {tag} says")
+    return f"{major}.{minor}"
 
 
 def _commands(data: bytes) -> Iterator[tuple[int, int]]:

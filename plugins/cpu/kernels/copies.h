@@ -135,8 +135,10 @@ inline void copy_pieces(const Paths& p, const Team& team) {
     const int row = axis != 3 ? axis : 2;
     const Loop &rows = p.loop[row], &line = p.loop[3], &outer = p.loop[row == 0 ? 1 : 0],
                &inner = p.loop[row == 2 ? 1 : 2];
-    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit : 4096;
-    const int64_t n = line.n < most ? line.n : most, room = (32 << 10) / (p.unit * n) + 1;
+    constexpr int64_t PIECE = 32 << 10;  // bytes, so that workers share long units too
+    const int64_t fit = p.unit * 4096 < PIECE ? 4096 : PIECE / p.unit + 1;
+    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit : fit;
+    const int64_t n = line.n < most ? line.n : most, room = PIECE / (p.unit * n) + 1;
     const int64_t m = rows.n < room ? rows.n : room;
     const int64_t down = (rows.n + m - 1) / m, across = (line.n + n - 1) / n;
     const int64_t shape[3] = {inner.n, across, down};

@@ -125,7 +125,7 @@ void run(const Step& s, const Team& team) {
     const Sorted sorted(team.scratch + (sorting.own ? sorting.nbytes * team.index : 0), slots);
     if (sorting.own || team.index == 0) sort_slots(s, slots, sorted);
     clear_rows(s, slots, team);
-    if (!sorting.own) team.barrier();
+    if (!sorting.own) team.barrier(false);  // the product has one more
     Product p = product_of(s);
     p.order = sorted.order;
     p.bounds = sorted.bounds;

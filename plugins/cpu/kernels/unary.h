@@ -1,6 +1,7 @@
 // Elementwise ops of one operand. An op is a struct made from the Step, with vf operator()(vf) const.
 #pragma once
 #include "simd.h"
+#include "turned.h"
 #include "views.h"
 
 namespace jackfield {
@@ -34,6 +35,9 @@ struct Unary {
     static void rows(const Op& op, const Step& s, const Team& team) {
         const View &x = s.in[0], &out = s.out;
         const bool lines = dense_rows(x) && dense_rows(out);
+        const int turned =
+            turned_axis<bytes_of<D>>(x) >= 0 ? turned_axis<bytes_of<D>>(x) : turned_axis<bytes_of<D>>(out);
+        if (turned >= 0) return blocks<D>(op, s, turned, team);
         const Share part = share(out.rows(), team);
         RowWalk walk(out.shape, part.begin);
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
@@ -41,6 +45,21 @@ struct Unary {
                 unary_line<Op, D>(op, walk.row(x), walk.row(out), out.last());
             else
                 strided_line<D>(op, walk.row(x), x.stride[3], walk.row(out), out.stride[3], out.last());
+        }
+    }
+
+    template <DType D>
+    static void blocks(const Op& op, const Step& s, int axis, const Team& team) {
+        const Blocks all(s.out.shape, axis, bytes_of<D>);
+        alignas(CACHE_LINE) char buffer[Blocks::NBYTES], made[Blocks::NBYTES];
+        const Share part = share(all.count(), team);
+        for (int64_t i = part.begin; i < part.end; i++) {
+            const View out = all.of(s.out, i), x = as_lines<bytes_of<D>>(all.of(s.in[0], i), buffer);
+            const bool direct = has_lines<bytes_of<D>>(out);
+            const View to = direct ? out : dense_in<bytes_of<D>>(made, out);
+            for (int64_t r = 0; r < out.shape[2]; r++)
+                unary_line<Op, D>(op, x.data + r * x.stride[2], to.data + r * to.stride[2], out.last());
+            if (!direct) store_lines<bytes_of<D>>(to, out);
         }
     }
 

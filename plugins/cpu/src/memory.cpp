@@ -9,6 +9,8 @@
 
 #include <sys/mman.h>
 
+#undef HUGE  // a number in math.h of some systems
+
 namespace jackfield {
 
 constexpr size_t ALIGNMENT = 64, OWN_MAPPING = size_t(1) << 20, HUGE = size_t(2) << 20, SMALL_PAGE = 4096;

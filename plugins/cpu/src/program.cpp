@@ -54,10 +54,13 @@ Program::Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>>
         else
             segments_.push_back({i, i + 1, workers});
     }
+    for (const Segment& segment : segments_) workers_.push_back(segment.workers);
+    segments = segments_.size();
+    parts = workers_.data();
 }
 
 void Program::run() {
-    pool_->run(team_, [this](int index) { work(index); });
+    pool_->run(team_, *this);
     for (const Fault& fault : faults_) faulty_ |= fault.code != FAULT_NONE;
 }
 
@@ -65,32 +68,26 @@ namespace {
 
 struct Meeting {  // what Team.pool points at
     Pool& pool;
+    size_t segment;
     std::atomic<int64_t>& counter;
 };
 
-void meet(void* at, int32_t workers) { static_cast<Meeting*>(at)->pool.meet(workers); }
+void meet(void* at, int32_t workers, bool last) {
+    const Meeting& meeting = *static_cast<Meeting*>(at);
+    meeting.pool.meet(meeting.segment, workers, last);
+}
 int64_t take(void* at) { return static_cast<Meeting*>(at)->counter.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// A worker begins a segment when those of the segment before have said that they are done with it. Worker 0 is in all
-// segments, so what lies further back is done as well; others pass segments they have no part in without waiting.
-void Program::work(int index) {
-    Pool& pool = *pool_;
-    for (size_t s = 0; s < segments_.size(); ++s) {
-        const Segment& segment = segments_[s];
-        if (index >= segment.workers) continue;
-        const int before = s ? segments_[s - 1].workers : 0;
-        for (int i = 0; i < before; ++i)
-            if (i != index) pool.await_done(i, uint32_t(s));
-        if (index == 0) pool.counter(s + 1).store(0, std::memory_order_relaxed);  // the next segment's, unused so far
-        Meeting meeting{pool, pool.counter(s)};
-        Team team{index, segment.workers, scratch_, scratch_nbytes_, &meeting, meet, take};
-        for (size_t i = segment.begin; i < segment.end; ++i) {
-            if (segment.workers == 1) meeting.counter.store(0, std::memory_order_relaxed);
-            groups_[i]->run(team);
-        }
-        pool.say_done(index, uint32_t(s + 1));
+void Program::make(size_t at, int part) const {
+    const Segment& segment = segments_[at];
+    if (part == 0) pool_->counter(at + 1).store(0, std::memory_order_relaxed);  // the next segment's, unused so far
+    Meeting meeting{*pool_, at, pool_->counter(at)};
+    Team team{part, segment.workers, scratch_, scratch_nbytes_, &meeting, meet, take};
+    for (size_t i = segment.begin; i < segment.end; ++i) {
+        if (segment.workers == 1) meeting.counter.store(0, std::memory_order_relaxed);
+        groups_[i]->run(team);
     }
 }
 

@@ -45,7 +45,7 @@ private:
     Chain chain_;  // of ops_ and list_
 };
 
-class Program {
+class Program : private Job {
 public:
     Program(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Bound>> groups, char* scratch,
             int64_t scratch_nbytes);
@@ -59,13 +59,14 @@ private:
         size_t begin, end;
         int workers;
     };
-    void work(int index);
+    void make(size_t segment, int part) const override;
 
     std::shared_ptr<Pool> pool_;
     std::vector<std::unique_ptr<Bound>> groups_;
     std::vector<BoundStep*> steps_;
     std::vector<Fault> faults_;
     std::vector<Segment> segments_;
+    std::vector<int> workers_;  // by segment
     char* scratch_;
     int64_t scratch_nbytes_;
     int team_ = 1;

@@ -31,6 +31,7 @@ SHOWN = 20  # bad cases that are printed; the report has all
 @click.argument("name", required=False)
 @click.option("--suite", "-s", "suites", multiple=True, metavar="SUITE", help=_SUITES)
 @click.option("--seed", default=0, show_default=True, help="Of the inputs: the same seed gives the same bytes.")
+@click.option("--sample", type=int, metavar="N", help="Only so many cases of each suite, op and dtype.")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the report here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report instead of a table.")
 @click.option("--xfail", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML: known failures.")
@@ -51,6 +52,7 @@ def conform(
     name: str | None,
     suites: tuple[str, ...],
     seed: int,
+    sample: int | None,
     report: Path | None,
     *,
     as_json: bool,
@@ -68,13 +70,13 @@ def conform(
     expected = read_expected(xfail) if xfail else ()
     try:
         wanted = chosen(suites)
-        request = Request(name, wanted, seed, imports, deadline, expected)
+        request = Request(name, wanted, seed, imports, deadline, expected, sample)
     except AttributeValueError as e:
         raise click.UsageError(str(e), ctx) from e
     if report is not None:
         _check_place(report)
     about, results = _tried(request, quiet=as_json)
-    fields = document(about, wanted, seed, results)
+    fields = document(about, wanted, seed, results, sample)
     if as_json:
         click.echo(text(fields), nl=False)
     else:

@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", metavar="NAME", help="the device to try, such as sim or acme:0")
     group.addoption("--suite", action="append", default=[], metavar="NAME", help=f"all, {', '.join(SUITES)}")
     group.addoption("--seed", type=int, default=0, help="of the inputs")
+    group.addoption("--sample", type=int, metavar="N", help="only so many cases of each suite, op and dtype")
     group.addoption("--deadline", type=float, default=DEADLINE, help="seconds after which a case counts as hung")
     group.addoption("--xfail-file", type=Path, default=None, metavar="FILE", help="known failures, as TOML")
     group.addoption("--import", action="append", default=[], dest="imports", metavar="MODULE", help="imported first")
@@ -111,7 +112,8 @@ def pytest_collection(session: pytest.Session) -> bool | None:
         file = config.getoption("xfail_file")
         expected = read_expected(file) if file else ()
         imports = tuple(config.getoption("imports"))
-        request = Request(device, suites, config.getoption("seed"), imports, config.getoption("deadline"), expected)
+        seed, deadline, sample = (config.getoption(name) for name in ("seed", "deadline", "sample"))
+        request = Request(device, suites, seed, imports, deadline, expected, sample)
     except Error as e:
         raise pytest.UsageError(str(e)) from e
     kit = Kit.from_parent(session, name="conformance", nodeid="conformance", request=request)

@@ -29,12 +29,15 @@ def counts(results: Iterable[Result], suites: Sequence[str]) -> dict[str, dict[s
     return found
 
 
-def document(about: Mapping[str, Any], suites: Sequence[str], seed: int, results: Sequence[Result]) -> dict[str, Any]:
-    """The document of one run. level: null, until levels are asked for."""
+def document(
+    about: Mapping[str, Any], suites: Sequence[str], seed: int, results: Sequence[Result], sample: int | None = None
+) -> dict[str, Any]:
+    """The document of one run. level: null, until levels are asked for. sample: of the request; null: all cases."""
     fields = {
         "schema": SCHEMA,
         **about,
         "seed": seed,
+        "sample": sample,
         "level": None,
         "suites": counts(results, suites),
         "cases": [one.to_dict() for one in results],
@@ -101,14 +104,20 @@ def _miscounted(fields: Mapping[str, Any]) -> str | None:
 
 
 def regressions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What was right, or honestly refused, and is no more; one line each. Cases of suites not run anew don't count."""
+    """What was right, or honestly refused, and is no more; one line each.
+
+    Cases that were not to be run anew don't count: those of other suites, and what a sample left out.
+    """
     now = {case["id"]: case for case in new["cases"]}
     lines = []
+    whole = new.get("sample") is None
     for case in old["cases"]:
         was, name = case["result"], case["id"]
         if name.partition("/")[0] not in new["suites"]:
             continue
         after = now.get(name)
+        if after is None and not whole:
+            continue
         became = "missing" if after is None else after["result"]
         if _is_worse(was, became):
             reason = f": {after['reason']}" if after is not None and after.get("reason") else ""

@@ -20,7 +20,7 @@ from jackfield import errors
 from jackfield.errors import AttributeValueError, DeviceError, Error
 
 from .results import Expected, Kind, Result, judge
-from .suites import trials_of
+from .suites import sampled, trials_of
 
 __all__ = ["DEADLINE", "Request", "Runner"]
 
@@ -37,8 +37,8 @@ SHOWN = 60  # characters of what was no answer
 class Request:
     """What to run. device: a name. suites: names. seed: of the inputs, from 0. imports: what a worker imports first.
 
-    deadline: seconds after which a case counts as hung, above 0. expected: known failures.
-    Raises: AttributeValueError for a wrong seed or deadline.
+    deadline: seconds after which a case counts as hung, above 0. expected: known failures. sample: cases of each group
+    (see `sampled`), from 1; None: all. Raises: AttributeValueError for a wrong seed, deadline or sample.
     """
 
     device: str
@@ -47,12 +47,15 @@ class Request:
     imports: tuple[str, ...] = ()
     deadline: float = DEADLINE
     expected: tuple[Expected, ...] = ()
+    sample: int | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise AttributeValueError(f"seed is {self.seed}, must be at least 0")
         if not 0 < self.deadline <= LONGEST:  # nan is neither
             raise AttributeValueError(f"deadline is {self.deadline:g} s, must be above 0 and at most {LONGEST:g} s")
+        if self.sample is not None and self.sample < 1:
+            raise AttributeValueError(f"sample is {self.sample}, must be at least 1")
 
 
 class _Died(Exception):
@@ -207,7 +210,9 @@ class Runner:
 
     def ids(self) -> list[str]:
         """All cases of the request, in order."""
-        return [trial.id for trial in trials_of(self.request.suites, self.request.seed)]
+        asked = self.request
+        ids = [trial.id for trial in trials_of(asked.suites, asked.seed)]
+        return ids if asked.sample is None else sampled(ids, asked.sample, asked.seed)
 
     def results(self, ids: Iterable[str]) -> Iterator[Result]:
         """Each case's result as soon as it is there."""

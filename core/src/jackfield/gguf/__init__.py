@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jackfield.gguf.arrays import Array
+from jackfield.gguf.arrays import Array, Strings
 from jackfield.gguf.file import File, open  # noqa: A004 - read as gguf.open
 from jackfield.gguf.tensor import Tensor
 
-__all__ = ["Array", "File", "Tensor", "open"]
+__all__ = ["Array", "File", "Strings", "Tensor", "open"]

@@ -104,7 +104,8 @@ class Parser:
         kind = self._kind(field)
         if kind == "string":
             count = cursor.count(field, 8)
-            return Strings(self.source, field, walk_strings(cursor, count, field))
+            first = cursor.pos
+            return Strings(self.source, field, first, walk_strings(cursor, count, field))
         if kind == "array":
             at = cursor.pos
             count = cursor.count(field, 12)

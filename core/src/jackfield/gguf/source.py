@@ -122,10 +122,15 @@ class Cursor:
         return count
 
     def text(self, field: str) -> str:
+        start = self.text_end(field)
+        return decode(self.raw[start : self.pos], self.source.name, field, start)
+
+    def text_end(self, field: str) -> int:
+        """Go behind a text; its first byte."""
         length = self.u64(field)
         self.need(length, field)
         start, self.pos = self.pos, self.pos + length
-        return decode(self.raw[start : self.pos], self.source.name, field, start)
+        return start
 
 
 def decode(raw: memoryview, file: str, field: str, offset: int) -> str:

@@ -7,12 +7,16 @@ pre-tokenizer; and Gemma 4's over the text itself, with "▁" for a space and to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, overload
 
+import numpy as np
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+import jackfield as jf
 from jackfield_llm.errors import TokenizerError, shown
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
 from jackfield_llm.tokenizer.vocabulary import Vocabulary
@@ -21,6 +25,8 @@ __all__ = ["ByteBPE", "TextBPE", "pre_tokenizer"]
 
 _SPACE = "▁"
 _MERGES = "tokenizer.ggml.merges"
+_BETWEEN = "\x1f"  # two merges: a letter that is in none, where a line break may be
+_PIECE = 1 << 16  # letters of merges that are taken apart together
 
 
 def pre_tokenizer(name: str | None) -> PreTokenizer:
@@ -110,24 +116,78 @@ _BYTES = _alphabet()
 
 
 def _model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool) -> models.BPE:
-    ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
+    ids = vocabulary.ids
     controls = set(vocabulary.controls())
     for text in controls:
         del ids[text]
-    return models.BPE(ids, _merges(metadata, ids, controls), **options)
-
-
-def _merges(metadata: Mapping[str, Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
-    """The merges in their order, without those into or out of control tokens.
-
-    All is checked here, because the library does not survive a merge that is longer than every token.
-    """
-    found = metadata.get(_MERGES)
-    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+    lines = metadata.get(_MERGES)
+    if not isinstance(lines, Sequence) or isinstance(lines, (str, bytes)):
         raise TokenizerError(f"{_MERGES}: absent; this kind of vocabulary needs a list of texts")
+    pairs = _Pairs.of(lines, ids)
+    if pairs is not None:
+        with suppress(Exception):  # a half that is no token: looked for below
+            return models.BPE(ids, pairs, **options)
+    return models.BPE(ids, _merges(lines, ids, controls), **options)
+
+
+class _Pairs(Sequence[tuple[str, str]]):
+    """The halves of merges as the library wants them, a few at a time: a list would hold two texts and a tuple for each
+    of them, and set off the collection of garbage over and over.
+    """
+
+    def __init__(self, text: str, count: int) -> None:
+        self._text, self._count = text, count
+
+    @classmethod
+    def of(cls, lines: Sequence[Any], tokens: Container[str]) -> _Pairs | None:
+        """None unless every line is two texts with the only space of the line between, and the longest makes a token.
+
+        The library looks for all others itself, but does not survive a merge that is longer than every token.
+        """
+        try:
+            text = lines.joined(_BETWEEN) if isinstance(lines, jf.gguf.Strings) else _BETWEEN.join(lines)
+            raw = np.frombuffer(text.encode(), np.uint8)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        marks = np.flatnonzero((raw == ord(" ")) | (raw == ord(_BETWEEN)))
+        if len(marks) != 2 * len(lines) - 1:
+            return None
+        if (raw[marks[0::2]] != ord(" ")).any() or (raw[marks[1::2]] != ord(_BETWEEN)).any():
+            return None
+        ends = np.append(marks[1::2], len(raw))
+        longest = int(np.diff(ends, prepend=-1).argmax())
+        start = int(ends[longest - 1]) + 1 if longest else 0
+        merged = raw[start : ends[longest]].tobytes().decode().replace(" ", "")
+        return cls(text, len(lines)) if merged in tokens else None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return chain.from_iterable(zip(halves[0::2], halves[1::2], strict=True) for halves in self._halves())
+
+    def _halves(self) -> Iterator[list[str]]:
+        """Left, right, left, right ..., some merges at a time."""
+        start = 0
+        while start < len(self._text):
+            end = self._text.find(_BETWEEN, start + _PIECE)
+            end = len(self._text) if end < 0 else end
+            yield self._text[start:end].replace(_BETWEEN, " ").split(" ")
+            start = end + 1
+
+
+def _merges(lines: Sequence[Any], ids: Mapping[str, int], controls: set[str]) -> list[tuple[str, str]]:
+    """The merges in their order, without those into or out of control tokens, each checked."""
     own = {text: text for text in ids}  # halves of merges are tokens: one text in memory serves both
     pairs = []
-    for place, line in enumerate(found):
+    for place, line in enumerate(lines):
         # The first letter may itself be a space, so the one that separates is looked for behind it.
         cut = line.find(" ", 1) if isinstance(line, str) else -1
         if cut < 0:

@@ -31,7 +31,7 @@ class SentencePiece:
         if vocabulary.scores is None:
             raise TokenizerError("tokenizer.ggml.scores: absent; this kind of vocabulary needs a number for each token")
         self.texts = vocabulary.tokens
-        self._ids = dict(zip(vocabulary.tokens, range(len(vocabulary)), strict=True))
+        self._ids = vocabulary.ids
         for text in vocabulary.controls():
             del self._ids[text]
         self._scores = vocabulary.scores

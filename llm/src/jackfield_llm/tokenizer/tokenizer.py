@@ -67,7 +67,7 @@ class Tokenizer:
         if byte_level and vocabulary.pre is None:
             _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
         segmenter = _KINDS[vocabulary.kind](vocabulary, metadata)
-        return cls(replace(vocabulary, tokens=segmenter.texts), segmenter)
+        return cls(replace(vocabulary, tokens=segmenter.texts, ids={}), segmenter)
 
     @property
     def vocab_size(self) -> int:

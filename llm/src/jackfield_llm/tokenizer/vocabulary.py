@@ -103,13 +103,15 @@ class Special:
 class Vocabulary:
     """What a file says of its tokens.
 
-    tokens: texts by id. roles: [vocabulary] of `Role`. scores: [vocabulary] f32, or None.
+    tokens: texts by id. ids: by text, for the segmenter to change and keep; empty afterwards.
+    roles: [vocabulary] of `Role`. scores: [vocabulary] f32, or None.
     specials: longest first, the order in which they are looked for. ends: ids that end an answer.
     """
 
     kind: str
     pre: str | None
     tokens: Sequence[str]
+    ids: dict[str, int]
     roles: NDArray[np.int8]
     scores: NDArray[np.float32] | None
     specials: tuple[Special, ...]
@@ -135,12 +137,12 @@ class Vocabulary:
         if kind not in kinds:
             raise TokenizerError(f"tokenizer.ggml.model is {shown(kind)}: known ones are {', '.join(sorted(kinds))}")
         defaults = _DEFAULTS[kind]
-        tokens = _tokens(metadata)
+        tokens, ids = _tokens(metadata)
         roles = _numbers(metadata, "token_type", len(tokens), np.int8)
         roles = np.full(len(tokens), Role.NORMAL, np.int8) if roles is None else roles
         index = _Index(metadata, len(tokens))
         declared = roles.copy()
-        by_role = _special_ids(tokens, roles)
+        by_role = _special_ids(tokens, ids, roles)
         lowercase = _flag(metadata, "normalizer.lowercase", default=True)
         bos, eos = index.get("bos_token_id", defaults.bos), index.get("eos_token_id", defaults.eos)
         ends = _ends(tokens, by_role, roles, index, eos)
@@ -148,6 +150,7 @@ class Vocabulary:
             kind=kind,
             pre=_pre(metadata),
             tokens=tokens,
+            ids=ids,
             roles=roles,
             scores=_numbers(metadata, "scores", len(tokens), np.float32),
             specials=_specials(metadata, by_role, roles, declared),
@@ -209,14 +212,22 @@ def _flag(metadata: Mapping[str, Any], key: str, *, default: bool) -> bool:
     return bool(found)
 
 
-def _tokens(metadata: Mapping[str, Any]) -> list[str]:
+def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """Texts by id, and ids by text."""
     found = metadata.get(_PREFIX + "tokens")
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or not len(found):
         raise TokenizerError("tokenizer.ggml.tokens: must be a list of texts that is not empty")
     tokens = list(found)
-    if set(map(type, tokens)) != {str} or "" in tokens or len(set(tokens)) != len(tokens):
-        return _repaired(tokens)
-    return tokens
+    if set(map(type, tokens)) == {str}:
+        ids = _numbered(tokens)
+        if len(ids) == len(tokens) and "" not in ids:
+            return tokens, ids
+    tokens = _repaired(tokens)
+    return tokens, _numbered(tokens)
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return dict(zip(tokens, range(len(tokens)), strict=True))
 
 
 def _repaired(tokens: list[Any]) -> list[str]:
@@ -255,7 +266,7 @@ def _numbers(metadata: Mapping[str, Any], key: str, size: int, dtype: type[np.ge
     return numbers.astype(dtype)
 
 
-def _special_ids(tokens: Sequence[str], roles: NDArray[np.int8]) -> dict[str, int]:
+def _special_ids(tokens: Sequence[str], ids: Mapping[str, int], roles: NDArray[np.int8]) -> dict[str, int]:
     """Texts and ids of tokens that are not ordinary text; marks those that look or are known to be control tokens."""
     found = {}
     wanted = _ENDS | _FILL | {text for texts in _FILL_ENDS.values() for text in texts}
@@ -263,11 +274,9 @@ def _special_ids(tokens: Sequence[str], roles: NDArray[np.int8]) -> dict[str, in
         found[tokens[token]] = token
         if roles[token] == Role.USER_DEFINED and _LOOKS_SPECIAL.fullmatch(tokens[token]):
             roles[token] = Role.CONTROL
-    # A set of all tokens would cost megabytes; looking for a few dozen texts in the list does not.
-    for token, text in enumerate(tokens):
-        if text in wanted:
-            found[text] = token
-            roles[token] = Role.CONTROL
+    for token in sorted(ids[text] for text in wanted if text in ids):
+        found[tokens[token]] = token
+        roles[token] = Role.CONTROL
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from zlib import crc32
 
 from jackfield.conformance.trials import Trial, Trials
 from jackfield.errors import AttributeValueError
@@ -22,7 +24,7 @@ from . import (
     views,
 )
 
-__all__ = ["DEFAULT", "SUITES", "chosen", "trials_of"]
+__all__ = ["DEFAULT", "SUITES", "chosen", "sampled", "trials_of"]
 
 SUITES: dict[str, Trials] = {
     "claims": claims.trials,
@@ -61,3 +63,14 @@ def trials_of(suites: Iterable[str], seed: int) -> Iterator[Trial]:
         for trial in SUITES[suite](seed):
             seen[trial.id] = times = seen.get(trial.id, 0) + 1
             yield trial if times == 1 else Trial(f"{trial.id}~{times}", trial.run)
+
+
+def sampled(ids: Iterable[str], most: int, seed: int) -> list[str]:
+    """In their order, at most so many ids of each group: those whose first three parts are equal, such as suite, op
+    and dtype. Which ones depends on the seed and their names alone, so few change when cases are added.
+    """
+    ordered, groups = list(ids), defaultdict(list)
+    for name in ordered:
+        groups[tuple(name.split("/", 3)[:3])].append((crc32(f"{seed} {name}".encode()), name))
+    drawn = {name for group in groups.values() for _, name in sorted(group)[:most]}
+    return [name for name in ordered if name in drawn]

@@ -50,11 +50,11 @@ def trials(seed: int) -> Iterator[Trial]:
 @cache
 def faulty(name: str) -> tuple[Example, ...]:
     """The declared cases of an op that hold a bad index, dense and in their first dtypes."""
-    found: dict[int, Example] = {}
+    first: dict[int, Example] = {}
     for example in examples(OPS[name]):
-        if example.layout == "dense" and example.case not in found and expected(example)[1]:
-            found[example.case] = example
-    return tuple(found.values())
+        if example.layout == "dense":
+            first.setdefault(example.case, example)
+    return tuple(example for example in first.values() if expected(example)[1])
 
 
 def taken(found: tuple[Example, ...], subject: Subject) -> list[Example]:
