@@ -139,6 +139,16 @@ def test_searches_round_a_limit_of_others(n, on):
         assert wrong_in(examples_of(name, Case({"x": rand(3, n)}, attrs)), on)
 
 
+@pytest.mark.parametrize("n", [1, 255, 256, 257, 1023, 1024, 1025, 2**20])
+@pytest.mark.parametrize("step", [1.0, 0.3, -0.3])
+def test_ranges_of_every_length(n, step, on):
+    """Item 15: each element is start + i * step, the last as near as the first, whatever the number of groups."""
+    need_kernel("arange", on)
+    example = made(ops.arange, {}, start=-5.0, stop=-5.0 + (n - 0.5) * step, step=step)
+    assert example.result.shape == (n,)
+    assert wrong_in([example], on)
+
+
 @pytest.mark.parametrize("k", [*range(1, 70), 95, 97, 127, 129, 255, 257, 511, 1000, 1023, 1025, 4097, 8191, 8192])
 def test_every_column_is_read_once(k, on):
     """Item 17: products of whole numbers are exact, so that a column read twice or never shows."""
