@@ -75,8 +75,20 @@ def test_no_attribute_is_beyond_64_bits():
 # arange
 
 
-def count(start, stop, step):
-    return math.ceil((stop - start) / step)
+@pytest.mark.parametrize(
+    ("attrs", "want"),
+    [
+        ({"start": 0, "stop": 5, "step": 2}, [0, 2, 4]),
+        ({"start": 0, "stop": 4, "step": 2}, [0, 2]),
+        ({"start": 1, "stop": 1.25}, [1]),
+        ({"start": 3, "stop": -0.5, "step": -1.5}, [3, 1.5, 0]),
+        ({"start": -2.5, "stop": 0}, [-2.5, -1.5, -0.5]),
+    ],
+)
+def test_arange_goes_up_to_its_stop(attrs, want):
+    node = ops.arange(**attrs)
+    assert node.shape == (len(want),)
+    assert jf.compile(node, device="reference")().tolist() == want
 
 
 @given(st.integers(-1000, 1000), st.integers(1, 300), st.sampled_from([1.0, 0.5, -0.25, 3.0, -1.0]))
