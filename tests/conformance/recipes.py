@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
 
 from jackfield import ops
 from jackfield.backend import refusal
@@ -18,11 +19,20 @@ from jackfield.errors import GraphError
 from jackfield.op import OPS, Case, ints, rand, values
 from jackfield.spec import Spec
 
-UNARY = ("square", "tanh", "clip", "relu", "sigmoid", "silu", "gelu", "gelu_erf", "scale", "contiguous")
+UNARY = (
+    *("abs", "ceil", "clip", "contiguous", "cos", "elu", "exp", "expm1", "floor", "gelu", "gelu_erf", "gelu_quick"),
+    *("hardsigmoid", "hardswish", "leaky_relu", "log", "negative", "relu", "round_away", "scale", "sigmoid", "sign"),
+    *("silu", "sin", "softplus", "sqrt", "square", "step", "tanh", "trunc", "xielu"),
+)
 BINARY = ("add", "subtract", "multiply", "divide")
-GATED = ("swiglu", "geglu", "geglu_erf")
-ROWS = ("norm", "rms_norm", "l2_norm", "sum", "mean", "argmax", "argsort", "top_k")
-ATTRS = {"clip": {"min": -0.5, "max": 0.25}, "scale": {"scale": 0.5, "bias": 1.0}}
+GATED = ("swiglu", "geglu", "geglu_erf", "geglu_quick", "reglu", "swiglu_clamp", "swiglu_oai")
+ROWS = ("norm", "rms_norm", "l2_norm", "sum", "mean", "argmax", "argsort", "top_k", "cumsum")
+ATTRS = {
+    "clip": {"min": -0.5, "max": 0.25},
+    "scale": {"scale": 0.5, "bias": 1.0},
+    "swiglu_clamp": {"limit": 0.75},
+    "xielu": {"alpha_n": 0.3, "alpha_p": 0.8},
+}
 
 
 def drawn_ids(*shape, low, high):
@@ -79,6 +89,25 @@ def softmax(e):
     return Case({"x": x, "mask": rand(1, 1, e["M"] + 1, e["N"], shut=0.3), "sinks": rand(e["H"])}, {"scale": 0.5})
 
 
+def outer_product(e):
+    a = rand(e["A"], e["B"], e["K"], e["M"])
+    return Case({"a": a, "b": rand(e["A"] * e["G"], e["B"], e["K"], e["N"])})
+
+
+def add_rows(e):
+    ids = drawn_ids(e["T"], e["P"], low=-1, high=e["X"])
+    return Case({"x": rand(e["T"], e["P"], e["C"]), "table": rand(e["X"], e["C"]), "ids": ids})
+
+
+def region(e):
+    target, x = rand(e["A"], e["B"] + e["s"], e["C"]), rand(e["A"], e["B"], e["C"])
+    return Case({"target": target, "x": x}, {"start": (0, e["s"], 0)})
+
+
+def _four(e):
+    return rand(e["A"], e["B"], e["C"], e["D"])
+
+
 def _rows(name):
     def case(e):
         return Case({"x": rand(e["A"], e["B"], e["C"], e["D"])}, {"k": max(1, e["D"] // 2)} if name == "top_k" else {})
@@ -96,10 +125,7 @@ RECIPES = {
         )
         for n in BINARY
     },
-    **{
-        n: ("ABCD", lambda e: Case({"gate": rand(e["A"], e["B"], e["C"], e["D"]), "up": rand(*map(e.get, "ABCD"))}))
-        for n in GATED
-    },
+    **{n: ("ABCD", lambda e, n=n: Case({"gate": _four(e), "up": _four(e)}, ATTRS.get(n, {}))) for n in GATED},
     **{n: ("ABCD", _rows(n)) for n in ROWS},
     "attention": ("SHGTNDV", attention),
     "cast": ("ABC", lambda e: Case({"x": rand(e["A"], e["B"], e["C"])}, {"dtype": "f16"})),
@@ -126,13 +152,21 @@ RECIPES = {
         lambda e: Case({"x": rand(e["B"], e["R"], e["C"]), "rows": drawn_ids(e["B"], e["n"], low=0, high=e["R"])}),
     ),
     "tile": ("ABCr", lambda e: Case({"x": rand(e["A"], e["B"], e["C"])}, {"repeats": (1, e["r"], 2)})),
-    "write": (
-        "ABCxs",
-        lambda e: Case(
-            {"target": rand(e["A"], e["B"] + e["s"], e["C"]), "x": rand(e["A"], e["B"], e["C"])},
-            {"start": (0, e["s"], 0)},
-        ),
+    "write": ("ABCxs", region),
+    "accumulate": ("ABCxs", region),
+    "add_rows": ("TPXC", add_rows),
+    "arange": ("D", lambda e: Case({}, {"start": 0.5, "stop": 0.5 + 0.3 * e["D"], "step": 0.3})),
+    "causal_mask": ("ABCD", lambda e: Case({"x": _four(e)}, {"past": 2})),
+    "count_equal": (
+        "ABCD",
+        lambda e: Case({name: ints(e["A"], e["B"], e["C"], e["D"], high=3) for name in ("a", "b")}),
     ),
+    "diag": ("ABD", lambda e: Case({"x": rand(e["A"], e["B"], 1, e["D"])})),
+    "full": ("ABC", lambda e: Case({}, {"shape": (e["A"], e["B"], e["C"]), "value": 0.3})),
+    "group_norm": ("ABCD", lambda e: Case({"x": _four(e)}, {"groups": 2})),
+    "hadamard": ("ABCD", lambda e: Case({"x": rand(e["A"], e["B"], e["C"], 1 << e["D"] % 9)})),
+    "outer_product": ("AGBMNK", outer_product),
+    **{n: ("ABD", lambda e: Case({"x": rand(e["A"], e["B"], e["D"], e["D"])}, {"k": 1})) for n in ("tril", "triu")},
 }
 RUNNING = tuple(name for name in ops.__all__ if not OPS[name].is_view)
 BLOCKS = [dtype.name for dtype in OPS["linear"].declared.accepts["weight"] if dtype.is_block]
@@ -157,6 +191,13 @@ def examples_with(name, **extents):
         return list(examples_of(name, recipe({letter: chosen[letter] for letter in letters})))
     except GraphError:
         return []
+
+
+def need_kernel(name, on):
+    """Skip where the device has no kernel of this op at all: then the step goes to another device."""
+    backend, device = on
+    if name not in backend.kernels():
+        pytest.skip(f"{device.name}: no kernel for {name}")
 
 
 def taken(tried, on):

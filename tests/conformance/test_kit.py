@@ -213,6 +213,16 @@ def test_refusals_are_reasons_and_count_in_the_claims():
     assert "tanh f32 0/5\n" in text
 
 
+def test_a_backend_is_asked_nothing_of_an_op_it_does_not_list():
+    class Listed(Narrow):
+        def reads(self, step, target):
+            return {"softmax": ("any",) * 3}[step.op]
+
+    backend = Listed()
+    with pytest.raises(Refused, match="no kernel for tril"):
+        mistakes(first_example("tril"), backend, backend.devices()[0])
+
+
 def test_the_reference_claims_everything():
     lines = claims(ReferenceBackend(), ReferenceDevice.target).splitlines()
     assert "attention f32 25/25" in lines

@@ -214,7 +214,39 @@ def test_attributes_are_not_cut_to_f32(on):
     assert got[:2].tolist() == [16777215, 16777216] and got[4] in (16777216, 16777218) and np.isnan(got[3])
 
 
+# clamps
+
+
+def test_the_clamped_gated_unit(on):
+    """Items 21, 22: the clamp comes before silu, keeps NaN, and -inf in the gate is NaN by the formula."""
+    gate = np.array([1e9, INF, -100, -INF, NAN, 1, 0, 20, -20], np.float32)
+    up = np.array([1e9, -INF, 3, 3, 1, NAN, INF, 9, -9], np.float32)
+    clamped, low, sigmoid = 48.95536, -20 / (1 + np.exp(20.0)), 1 / (1 + np.exp(-1.702 * 7))
+    wanted = {
+        "swiglu_clamp": [clamped, -clamped, -0.0, NAN, NAN, NAN, 0, clamped, low * -7],
+        "swiglu_oai": [56 * sigmoid, -42 * sigmoid, -0.0, NAN, NAN, NAN, 0, 56 * sigmoid, 0],
+    }
+    for name, want in wanted.items():
+        if name in on[0].kernels():
+            op, attrs = getattr(ops, name), {"limit": 7.0}
+            got = result(on, op, {"gate": gate, "up": up}, **attrs)
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+            fused = np.concatenate([up, gate]).reshape(1, -1)
+            np.testing.assert_array_equal(result(on, op, {"gate": fused}, swapped=True, **attrs)[0], got)
+
+
 # zeroing
+
+
+def test_what_a_triangle_cuts_away_is_zero(on):
+    """Item 44: also where it held NaN, which no product with 0 clears."""
+    x = np.full((2, 33, 33), NAN, np.float32)
+    for name in ("tril", "triu"):
+        if name in on[0].kernels():
+            got = result(on, getattr(ops, name), {"x": x}, k=1 if name == "triu" else -1)
+            kept = np.isnan(got)
+            assert kept[0].sum() == kept[1].sum() == 33 * 32 // 2
+            assert not got[~kept].any()
 
 
 def test_cleared_memory_is_zero_whatever_it_held(on):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes import BLOCKS, RECIPES, RUNNING, USUAL, examples_of, examples_with
+from recipes import BLOCKS, RECIPES, RUNNING, USUAL, examples_of, examples_with, need_kernel
 
 import jackfield as jf
 from jackfield import ops
@@ -69,7 +69,7 @@ def test_overlapping_windows_are_operands_like_others(name, on, data):
             assert name in str(reason)
 
 
-@pytest.mark.parametrize("op", ["write", "put_rows"])
+@pytest.mark.parametrize("op", ["write", "accumulate", "put_rows"])
 def test_nothing_is_written_through_a_window_that_overlaps(op, on):
     """Item 47: two elements of one address have no value of their own."""
     state = jf.state("s", (64,))
@@ -77,9 +77,9 @@ def test_nothing_is_written_through_a_window_that_overlaps(op, on):
         window = view("slice", state, Attrs(), View(Spec(f32, (3, 5), strides), 0))
         x = jf.input("x", (1, 5))
         update = (
-            ops.write(window, x, start=(0, 0))
-            if op == "write"
-            else ops.put_rows(window, x, jf.input("rows", (1,), i32))
+            ops.put_rows(window, x, jf.input("rows", (1,), i32))
+            if op == "put_rows"
+            else OPS[op](window, x, start=(0, 0))
         )
         with pytest.raises(PlanError):
             jf.compile(update, device=path(on))
@@ -91,6 +91,7 @@ INPLACE = [name for name in RUNNING if OPS[name].inplace and not OPS[name].updat
 @pytest.mark.parametrize("name", INPLACE)
 def test_an_operand_that_others_read_keeps_its_value(name, on):
     """Items 23, 53: memory is taken over only where nobody looks, and is taken over where it may."""
+    need_kernel(name, on)
     letters, recipe = RECIPES[name]
     case = recipe({letter: USUAL[letter] for letter in letters})
     (example, *_) = examples_of(name, case)
@@ -210,6 +211,7 @@ def test_experts_are_found_behind_one_another(name, on):
 @pytest.mark.parametrize("on", ["cpu"], indirect=True)  # the others need no work memory
 def test_work_memory_is_as_large_as_was_said(name, on):
     """Items 49, 50: each step of 1 to 9, 17, 33 and 70 rows keeps within its own; the kit fills and guards it."""
+    need_kernel(name, on)
     backend, device = on
     letters, _ = RECIPES[name]
     for extent in (*range(1, 10), 17, 33, 70):

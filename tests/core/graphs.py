@@ -61,7 +61,9 @@ def steps(draw, built: Built, updates: bool):
         "view",
         "contiguous",
         "concatenate",
-        *(["write", "put_rows"] if updates else []),
+        "fill",
+        "triangle",
+        *(["write", "accumulate", "put_rows"] if updates else []),
     ]
     kind = draw(st.sampled_from(kinds))
     t, v = draw(st.sampled_from(built.values))
@@ -78,14 +80,20 @@ def steps(draw, built: Built, updates: bool):
         if kind == "add":
             return ops.add(t, u), v + w
         return ops.multiply(t, u), np.clip(v * w, -1e6, 1e6) if abs(v * w).max(initial=0) > 1e6 else v * w
-    if kind == "write" and not t.spec.overlaps_itself and t.rank:
+    if kind == "fill":
+        value = draw(st.integers(-4, 4))
+        return ops.full(shape=t.shape, value=value), np.full(t.shape, value, np.float32)
+    if kind == "triangle" and t.rank == 2:
+        past = draw(st.integers(-1, 2))
+        return ops.causal_mask(t, past=past, fill=7), np.where(np.tri(*t.shape, past) > 0, v, np.float32(7))
+    if kind in ("write", "accumulate") and not t.spec.overlaps_itself and t.rank:
         start = tuple(draw(st.integers(0, n)) for n in t.shape)
         size = tuple(draw(st.integers(0, n - s)) for n, s in zip(t.shape, start, strict=True))
         new = numbers(draw, size)
         at = tuple(slice(s, s + n) for s, n in zip(start, size, strict=True))
         result = v.copy()
-        result[at] = new
-        return ops.write(t, jf.constant(new), start=start), result
+        result[at] = new if kind == "write" else result[at] + new
+        return getattr(ops, kind)(t, jf.constant(new), start=start), result
     if kind == "put_rows" and not t.spec.overlaps_itself and t.rank == 2 and t.shape[0]:
         count = draw(st.integers(0, 3))
         rows = np.array(draw(st.lists(st.integers(-1, t.shape[0] - 1), min_size=count, max_size=count)), np.int32)
@@ -100,7 +108,15 @@ def steps(draw, built: Built, updates: bool):
 
 @st.composite
 def views(draw, t: Tensor, v: np.ndarray):
-    kind = draw(st.sampled_from(["transpose", "slice", "reshape", "broadcast"]))
+    kind = draw(st.sampled_from(["transpose", "slice", "reshape", "broadcast", "window"]))
+    if kind == "window" and v.size:
+        shape, strides = ((draw(st.integers(1, 3)), draw(st.integers(1, 4))) for _ in range(2))
+        most = v.size - 1 - sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if most >= 0:
+            offset = draw(st.integers(0, most))
+            line = np.ascontiguousarray(v).reshape(-1)[offset:]
+            seen = np.lib.stride_tricks.as_strided(line, shape, [4 * s for s in strides])
+            return ops.strided_view(t, shape=shape, strides=strides, offset=offset), seen
     if kind == "transpose" and t.rank:
         axes = draw(st.permutations(range(t.rank)))
         return ops.transpose(t, axes=tuple(axes)), v.transpose(axes)

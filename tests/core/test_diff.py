@@ -147,6 +147,24 @@ def test_the_command(tmp_path, monkeypatch):
     assert json.loads(run("reference", "sim", "g.npz", "--json").stdout)["repro"] is None
 
 
+def test_nodes_without_operands_are_compared(tmp_path):
+    y = jf.ops.add_rows(
+        jf.ops.reshape(jf.ops.arange(start=0, stop=12), shape=(2, 2, 3)),
+        jf.ops.full(shape=(5, 3), value=0.5),
+        jf.input("ids", (2, 2), jf.i32),
+    )
+    with faulty(lambda step: step.op == "full"):
+        found = diff(y, "reference", "faulty", repro=lambda node: tmp_path / f"{node}.npz")
+        assert [(n.op, n.verdict) for n in found.nodes] == [
+            ("arange", "equal"),
+            ("full", "differs"),
+            ("add_rows", "equal"),
+        ]
+        again = diff(load_graph(tmp_path / "full.0.npz"), "reference", "faulty")
+        assert [n.verdict for n in again.nodes] == ["differs"]
+    assert diff(y, "reference", "sim").first is None
+
+
 def test_wrong_use(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     jf.save(jf.ops.tanh(jf.input("x", (2, 3))), "g.npz")

@@ -22,22 +22,22 @@ def declared():
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     names = {"__name__": "guide"}
     exec(compile(code, str(GUIDE), "exec"), names)
-    yield names["leaky_relu"]
-    del OPS["leaky_relu"]
+    yield names["hardshrink"]
+    del OPS["hardshrink"]
 
 
 def test_the_example_builds_checks_and_computes(declared):
-    y = declared(leaf("x", (2, 3)), slope=0.5)
-    assert (y.op, y.shape, y.attrs) == ("leaky_relu", (2, 3), {"slope": 0.5})
-    assert declared.run(np.float32([-2, 0, 3]), slope=0.5).tolist() == [-1, 0, 3]
-    with pytest.raises(AttributeValueError, match=r"^\[leaky_relu\] slope is inf, must be finite$"):
-        declared(leaf("x", (2,)), slope=float("inf"))
+    y = declared(leaf("x", (2, 3)), limit=1.0)
+    assert (y.op, y.shape, y.attrs) == ("hardshrink", (2, 3), {"limit": 1.0})
+    assert declared.run(np.float32([-2, 1, 3]), limit=1.0).tolist() == [-2, 0, 3]
+    with pytest.raises(AttributeValueError, match=r"^\[hardshrink\] limit is -1.0, must be at least 0$"):
+        declared(leaf("x", (2,)), limit=-1.0)
 
 
 def test_its_cases_hold_on_a_device_with_a_kernel(declared, monkeypatch):
     from jackfield import ops
 
-    monkeypatch.setattr(ops, "__all__", sorted([*ops.__all__, "leaky_relu"]))
+    monkeypatch.setattr(ops, "__all__", sorted([*ops.__all__, "hardshrink"]))
     backend = ReferenceBackend()
     tried = [mistakes(example, backend, backend.devices()[0]) for example in examples(declared)]
     assert len(tried) > 15
@@ -62,6 +62,7 @@ def test_the_files_it_speaks_of_are_there():
         "conformance/check.py": "core/src/jackfield/conformance/check.py",
         "tests/core/test_op_declarations.py": "tests/core/test_op_declarations.py",
         "tests/conformance": "tests/conformance",
+        "tests/conformance/recipes.py": "tests/conformance/recipes.py",
         "tests/core/test_ops.py": "tests/core/test_ops.py",
         "changelog.d/": "changelog.d/",
     }

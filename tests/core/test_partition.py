@@ -164,7 +164,10 @@ def test_states_that_another_device_reads_are_copied_each_time_they_change():
     assert copies == ["two:0 < k 48 from one:0", "two:0 < k 48 from one:0"]
 
 
-@given(graphs(), st.sets(st.sampled_from(["add", "multiply", "contiguous", "write", "put_rows", "concatenate"])))
+@given(
+    graphs(),
+    st.sets(st.sampled_from(["add", "multiply", "contiguous", "full", "write", "put_rows", "concatenate"])),
+)
 @settings(max_examples=80)
 def test_each_value_is_brought_once_a_making(built, one_takes):
     one, two = only("one:0", *one_takes), Picky([Minimal("two:0")], without=sorted(one_takes - {"contiguous"}))

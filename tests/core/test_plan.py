@@ -41,7 +41,11 @@ def test_random_graphs_where_every_result_is_spoiled_first(built):
 
 @given(
     graphs(),
-    st.lists(st.sampled_from(["add", "multiply", "contiguous", "concatenate", "write", "put_rows"])),
+    st.lists(
+        st.sampled_from(
+            ["accumulate", "add", "causal_mask", "concatenate", "contiguous", "full", "multiply", "put_rows", "write"]
+        )
+    ),
     st.data(),
 )
 @settings(max_examples=80)
@@ -50,7 +54,7 @@ def test_random_graphs_over_three_devices(built, refused, data):
     two = Picky([Minimal("two:0"), Poisoner("two:1")], reads="any")
     pins = [
         (f"{op}.{i}", data.draw(st.sampled_from(["one:0", "two:0", "two:1"])))
-        for op in ("add", "write", "contiguous")
+        for op in ("add", "write", "contiguous", "full")
         for i in (0, 1)
     ]
     with registered(one, two):

@@ -205,10 +205,10 @@ def made(op: Op, arrays: Mapping[str, Array], **attrs: Any) -> Example:
     draws = {name: values(array, of_numpy(array.dtype)) for name, array in arrays.items()}
     specs = {name: Spec.of(array) for name, array in arrays.items()}
     views = {name: View(spec, 0) for name, spec in specs.items()}
-    first = next(iter(specs.values())).dtype
-    example = Example(op, -1, first, "dense", draws, views, specs, op.complete(attrs))
-    _ = example.result
-    return example
+    full = op.complete(attrs)
+    result = op.infer([specs.get(name) for name in op.operands], full)
+    first = next(iter(specs.values()), result).dtype
+    return Example(op, -1, first, "dense", draws, views, specs, full)
 
 
 def _laid_out(plain: Example, *, every: bool) -> Iterator[Example]:

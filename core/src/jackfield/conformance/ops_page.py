@@ -27,11 +27,15 @@ __all__ = ["main", "page"]
 # Families in the order of the page; what is not named here comes behind, by name.
 FAMILIES = (
     "elementwise",
+    "activations",
+    "rounding",
     "gated",
     "reduce",
     "views",
     "copies",
     "rows",
+    "fills",
+    "masks",
     "norms",
     "products",
     "position",
