@@ -406,9 +406,9 @@ def _ordered_before(i: int, items: Sequence[Item], touched: Mapping[Value, Seque
     found: set[int] = set()
     for ref in (*items[i].operands, items[i].result):
         if ref is not None:
-            changes = items[i].updates and ref.value is items[i].result.value
+            changes = items[i].changes(ref.value)
             for j in touched[ref.value]:
-                if j < i and (changes or (items[j].updates and items[j].result.value is ref.value)):
+                if j < i and (changes or items[j].changes(ref.value)):
                     found.add(j)
     return found
 

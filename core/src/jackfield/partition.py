@@ -15,6 +15,7 @@ from .candidates import Panel, contiguous_step
 from .dtypes import u8
 from .errors import PlacementError
 from .graph import Tensor
+from .op import OPS
 from .placement import Placement, Policy
 from .spec import Spec
 from .updates import Flow, is_update
@@ -62,6 +63,13 @@ class Item:
     operands: list[Ref | None]
     result: Ref
     updates: bool = False
+
+    def changes(self, value: Value) -> bool:
+        """Afterwards this memory holds something else that others may read."""
+        if not self.updates:
+            return False
+        further = (self.operands[i] for i in OPS[self.step.op].targets[1:])
+        return value is self.result.value or any(ref is not None and ref.value is value for ref in further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,7 @@ class _Layout:
         if target is not None:
             target = operands[0] = self._target(node, target, device)
             self._part(node, operands, device)
+            self._spare(node, operands, device)
         answer = self.placement.answers[node]
         for i in answer.dense:
             operand = node.operands[i]
@@ -224,6 +233,14 @@ class _Layout:
             ):
                 text = f"{node.op} writes where it reads"
                 operands[i] = self._copied(ref, device, before=self.flow.ids[node], operand=operand, why=text)
+
+    def _spare(self, node: Tensor, operands: list[Ref | None], device: int) -> None:
+        """Further targets that are no states keep their value: a copy is changed and dropped."""
+        for i in OPS[node.op].targets[1:]:
+            ref = operands[i]
+            if ref is not None and ref.value.kind != "state":
+                text = f"{node.op} changes it, and it is no state"
+                operands[i] = self._copied(ref, device, before=self.flow.ids[node], operand=node.operands[i], why=text)
 
     # Copies
 
