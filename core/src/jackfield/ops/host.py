@@ -29,12 +29,13 @@ def _dtype(call: Call) -> DType:
     return dtype
 
 
-def _halved(x: Array) -> Array:
-    return np.asarray(x, np.float32) / 2
+def _largest(*arrays: Array) -> Array:
+    every = [array.astype(np.float32).reshape(-1) for array in arrays]
+    return np.asarray(max([float(part.max()) for part in every if part.size], default=0.0), np.float32)
 
 
 def _counted(*arrays: Array) -> Array:
-    return np.array([sum(array.size for array in arrays)], np.int32)
+    return np.array([array.size for array in arrays] + [-1] * (8 - len(arrays)), np.int32)
 
 
 @op(
@@ -46,16 +47,17 @@ def _counted(*arrays: Array) -> Array:
     priority="P2",
     stored=True,
     cases=[
-        case(rand(3, 5), function=_halved, shape=(3, 5), dtype="f32"),
-        case(rand(2, 3), ints(4, high=9), function=_counted, shape=(1,), dtype="i32"),
-        case(*[rand(2)] * 8, function=_counted, shape=(1,), dtype="i32"),
-        case(None, rand(2), None, rand(3), function=_counted, shape=(1,), dtype="i32"),
-        case(rand(0, 4), function=_halved, shape=(0, 4), dtype="f32"),
-        case(rand(3), function=_halved, shape=(-3,), dtype="f32", raises=AttributeValueError),
-        case(rand(3), function="halved", shape=(3,), dtype="f32", raises=AttributeValueError),
-        case(rand(3), shape=(3,), dtype="f32", raises=AttributeValueError),
-        case(rand(3), function=_halved, shape=(3,), dtype="q8_0", raises=DTypeError),
-        case(rand(32, dtype=q8_0), function=_halved, shape=(32,), dtype="f32", raises=DTypeError),
+        case(rand(3, 5), function=_largest, shape=(), dtype="f32"),
+        case(rand(2, 3), ints(4, high=9), function=_counted, shape=(8,), dtype="i32"),
+        case(*[rand(n) for n in range(1, 9)], function=_counted, shape=(8,), dtype="i32"),
+        case(None, rand(2), None, rand(3), function=_counted, shape=(8,), dtype="i32"),
+        case(function=_largest, shape=(), dtype="f32"),
+        case(rand(0, 4), function=_largest, shape=(), dtype="f32"),
+        case(rand(3), function=_largest, shape=(-3,), dtype="f32", raises=AttributeValueError),
+        case(rand(3), function="largest", shape=(), dtype="f32", raises=AttributeValueError),
+        case(rand(3), shape=(), dtype="f32", raises=AttributeValueError),
+        case(rand(3), function=_largest, shape=(32,), dtype="q8_0", raises=DTypeError),
+        case(rand(32, dtype=q8_0), function=_largest, shape=(), dtype="f32", raises=DTypeError),
     ],
 )
 def host_call(
