@@ -110,8 +110,8 @@ class Example:
     def result(self) -> Spec:
         """The result; for an updating op with the strides of its target."""
         spec = self.op.infer(self.specs, self.attrs)
-        target = self.specs[0]
-        return replace(spec, strides=target.strides) if self.op.updates and target is not None else spec
+        target = self.specs[0] if self.op.updates else None
+        return replace(spec, strides=target.strides) if target is not None else spec
 
     def arrays(self) -> list[Array | None]:
         """The operands' data, one array an operand; block dtypes as arrays of blocks."""
@@ -240,7 +240,13 @@ def wrong_uses() -> Iterator[tuple[Op, int, Case]]:
 
 
 def assignments(op: Op, case: Case) -> Iterator[tuple[DType, dict[str, DType]]]:
-    """(dtype under test, dtype of each operand): everywhere it is accepted, and in each operand alone."""
+    """(dtype under test, dtype of each operand): everywhere it is accepted, and in each operand alone.
+
+    Without operands the dtype under test is the result's.
+    """
+    if not case.operands:
+        yield op.infer([None] * len(op.operands), case.attrs).dtype, {}
+        return
     accepts = op.declared.accepts
     free = [name for name, draw in case.operands.items() if draw.dtype is None]
     usual = {name: draw.dtype or accepts[name][0] for name, draw in case.operands.items()}
