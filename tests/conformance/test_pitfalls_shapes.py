@@ -6,10 +6,11 @@ from dataclasses import replace
 from unittest import mock
 
 import numpy as np
+import imaging
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes import RECIPES, RUNNING, USUAL, examples_of, examples_with
+from recipes import RECIPES, RUNNING, USUAL, examples_of, examples_with, need_kernel
 
 from jackfield import ops
 from jackfield.backend import Group, Place, PlacedStep, Spec, Step, Usage
@@ -43,12 +44,13 @@ def test_every_op_has_a_recipe():
 
 # An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache.
 NOT_EMPTY = {("mean", "D"), ("argmax", "D"), ("top_k", "D"), ("rope", "P"), ("attention", "H"), ("linear", "A")}
-NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P")}
+NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P")} | imaging.NOT_EMPTY
 
 
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_axis_empty_one_and_odd(name, on):
     """Items 1, 3, 9, 10 of the pitfalls: nothing runs that must, or divides by nothing."""
+    need_kernel(name, on)
     letters, _ = RECIPES[name]
     for letter in letters:
         empty = examples_with(name, **{letter: 0})
@@ -241,6 +243,7 @@ def test_writes_into_every_view_in_all_pairs_of_dtypes(target, on):
 @pytest.mark.parametrize("name", RUNNING)
 def test_declared_cases_between_nan(name, on):
     """Item 19 for the declared cases: what lies outside the operands is NaN here, and no result shows it."""
+    need_kernel(name, on)
     assert wrong_in([e for e in examples(OPS[name]) if e.layout in ("sliced", "constant")], on)
 
 
