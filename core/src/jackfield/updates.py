@@ -248,7 +248,7 @@ def _raise_cycle(before: dict[Tensor, list[Tensor]], spots: Mapping[Tensor, Spot
     for update, nodes in before.items():
         for node in nodes:
             if _needs(node, update, before):
-                read = {spots[operand].origin for operand in node.operands if operand is not None}
+                read = {spots[o].origin for o in node.operands if o is not None and update not in spots[o].past}
                 name = next(o.name for o in _changed(update, spots) if o in read)
                 raise PlanError(
                     f"state {name!r}: {node!r} reads the value from before {update!r}, but must run after it; "
