@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
-import numpy as np
 import imaging
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -181,7 +181,7 @@ def misuse():
     )
     yield (
         DTypeError,
-        "[host_call] negative gave f32, must give i32",
+        "[host_call] negative gave float32, must give i32",
         lambda: ops.host_call.run(given, function=np.negative, shape=(2, 3), dtype="i32"),
     )
     yield (

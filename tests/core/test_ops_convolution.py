@@ -145,7 +145,7 @@ def test_transposed_convolution_of_every_image(batch, extents, steps, seed):
 
 def _line(x, w, stride):
     """By columns: a product, then `col2im_1d`."""
-    (I, O, k), columns = w.shape, np.einsum("nil,iok->nlok", x, w)
+    (_, O, k), columns = w.shape, np.einsum("nil,iok->nlok", x, w)
     lines = [ops.col2im_1d.run(c.reshape(-1, O * k), stride=stride, channels=O) for c in columns]
     return np.stack(lines)
 
@@ -193,7 +193,11 @@ def test_pooling_is_a_loop_over_cells(drawn_settings):
     line = {name: value[1] for name, value in how.items()}
     for row in x[0, 0]:
         cells = [
-            [float(row[j]) for j in range(o * stride[1] - padding[1], o * stride[1] - padding[1] + kernel[1]) if 0 <= j < W]
+            [
+                float(row[j])
+                for j in range(o * stride[1] - padding[1], o * stride[1] - padding[1] + kernel[1])
+                if 0 <= j < W
+            ]
             for o in range(counts[1])
         ]
         near(ops.pool_1d.run(row, kind="mean", **line), np.array([sum(c) / len(c) for c in cells]))

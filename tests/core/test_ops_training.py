@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -80,7 +81,9 @@ def test_rope_backward_of_the_least_position():
     least = np.array([-(2**31)], np.int32)
     got = ops.rope_backward.run(grad, least, mode="normal", n_dims=2)
     angle = math.fmod(2.0**31, 2 * math.pi)
-    np.testing.assert_allclose(got[0, 0], [math.cos(angle) - math.sin(angle), math.sin(angle) + math.cos(angle)], atol=1e-5)
+    np.testing.assert_allclose(
+        got[0, 0], [math.cos(angle) - math.sin(angle), math.sin(angle) + math.cos(angle)], atol=1e-5
+    )
 
 
 @given(seeds)
@@ -128,7 +131,9 @@ def test_the_first_of_equal_maxima_takes_it_all():
     got = ops.pool_2d_backward.run(grad, x, kind="max", kernel=(1, 2), stride=1)
     assert got.reshape(-1).tolist() == [0, 3, 4, 8, 16, 0]
     only = np.full((1, 1, 1, 2), -np.inf, np.float32)
-    edge = ops.pool_2d_backward.run(np.ones((1, 1, 1, 1), np.float32), only, kind="max", kernel=(1, 3), stride=9, padding=(0, 2))
+    edge = ops.pool_2d_backward.run(
+        np.ones((1, 1, 1, 1), np.float32), only, kind="max", kernel=(1, 3), stride=9, padding=(0, 2)
+    )
     assert edge.reshape(-1).tolist() == [1, 0]
 
 
@@ -225,4 +230,4 @@ def test_a_small_net_learns():
     data, wanted = drawn(rng, 8, 4).astype(np.float32), np.eye(3, dtype=np.float32)[rng.integers(0, 3, 8)]
     losses = [float(plan(x=data, labels=wanted)[0]) for _ in range(12)]
     assert losses[0] == pytest.approx(math.log(3), rel=1e-5)
-    assert all(b < a for a, b in zip(losses, losses[1:], strict=False))
+    assert all(b < a for a, b in pairwise(losses))

@@ -43,14 +43,14 @@ def test_readers_of_what_changes_run_before():
 
 def test_an_old_value_can_be_no_output():
     w, m, v = leaves()
-    with pytest.raises(PlanError, match="state 'm': the output .* is the value from before"):
+    with pytest.raises(PlanError, match=r"state 'm': the output .* is the value from before"):
         jf.compile((step(w, m, v), m), device="reference")
 
 
 def test_what_needs_both_values_of_a_state_is_refused():
     w, m, v = leaves()
     other = jf.state("other", (2, 3))
-    with pytest.raises(PlanError, match="state '[mv]'"):
+    with pytest.raises(PlanError, match=r"state '[mv]'"):
         jf.compile((step(w, m, v), step(other, m, v)), device="reference")
     with pytest.raises(PlanError, match="state 'm'"):
         jf.compile(ops.add(step(w, m, v), m), device="reference")
@@ -63,9 +63,7 @@ def test_targets_need_memory_of_their_own(swap):
     with pytest.raises(PlanError, match=r"\[adamw_step\] two of its targets lie over each other"):
         jf.compile(step(w, both[1:3], both[2:4]) if swap else step(m, m, v), device="reference")
     plan = jf.compile(step(w, both[:2], both[2:]), device="reference")
-    plan()
-    (value,) = {state.name: state for state in [both]}
-    assert value == "both"
+    assert plan().tolist() == (-0.1 * ONES).astype(np.float32).tolist()
 
 
 def test_a_target_that_repeats_itself_is_refused():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jackfield.dtypes import DTYPES, DType, f32, q8_0
-from jackfield.dtypes.arrays import dtype_of
+from jackfield.dtypes import DTYPES, DType, by_name, f32, q8_0
+from jackfield.dtypes.arrays import element
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.graph import Function
 from jackfield.op import Array, Call, case, dtype_attr, ints, op, passing, rand
@@ -91,8 +91,8 @@ def host_call(
     except (Exception, SystemExit) as error:
         passing(error)
         raise
+    if given.dtype != element(by_name(dtype)):
+        raise DTypeError(f"[host_call] {function!r} gave {given.dtype}, must give {dtype}")
     if given.shape != tuple(shape):
         raise ShapeError(f"[host_call] {function!r} gave {list(given.shape)}, must give {list(shape)}")
-    if dtype_of(given).name != dtype:
-        raise DTypeError(f"[host_call] {function!r} gave {dtype_of(given)}, must give {dtype}")
     return given
