@@ -9,6 +9,7 @@ import copy
 
 import numpy as np
 import pytest
+from imaging import IMAGING
 
 from jackfield import ops
 from jackfield.backend import refusal
@@ -117,6 +118,7 @@ def _rows(name):
 
 # By op: the letters of its axes, and the case for their lengths.
 RECIPES = {
+    **IMAGING,
     **{n: ("ABCD", lambda e, n=n: Case({"x": rand(e["A"], e["B"], e["C"], e["D"])}, ATTRS.get(n, {}))) for n in UNARY},
     **{
         n: (

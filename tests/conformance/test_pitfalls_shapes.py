@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
+import imaging
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,7 @@ def test_every_op_has_a_recipe():
 # An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache.
 NOT_EMPTY = {("mean", "D"), ("argmax", "D"), ("top_k", "D"), ("rope", "P"), ("attention", "H"), ("linear", "A")}
 NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P"), ("arange", "D")}
+NOT_EMPTY |= imaging.NOT_EMPTY
 
 
 @pytest.mark.parametrize("name", RUNNING)

@@ -44,9 +44,10 @@ def sliding(spec, rng):
 def slid(example, rng):
     """The example with each f32 operand but a target as an overlapping window."""
     draws, views, bases = dict(example.draws), dict(example.views), dict(example.bases)
+    targets = [example.op.operands[i] for i in example.op.targets]
     for name, old in example.views.items():
         spec = old.spec
-        if spec.dtype is not f32 or not spec.size or (example.op.updates and name == "target") or name == "mask":
+        if spec.dtype is not f32 or not spec.size or name in targets or name == "mask":
             continue
         line, window = sliding(spec, rng)
         seen = np.lib.stride_tricks.as_strided(line[window.offset // 4 :], spec.shape, window.spec.byte_strides)

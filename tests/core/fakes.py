@@ -244,8 +244,8 @@ class Picky(Backend):
 
     def reads(self, step: Step, target: Target):
         how = "any" if step.op == "contiguous" else self.how
-        updates = OPS[step.op].updates
-        return tuple(self.targets if updates and i == 0 else how for i in range(len(step.operands)))
+        changed = OPS[step.op].targets
+        return tuple(self.targets if i in changed else how for i in range(len(step.operands)))
 
 
 def opened(*backends: Backend) -> list[OpenDevice]:

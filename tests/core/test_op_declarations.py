@@ -117,6 +117,10 @@ def test_wrong_uses_raise_on_the_line_that_builds(declared, case):
 
 def misuse():
     """Wrong uses that no single case can say."""
+
+    def fails(_):
+        raise ShapeError("[mine] nothing to see")
+
     x, y = leaf("x", (2, 2)), leaf("y", (2, 2))
     strided = leaf("s", (8, 64))[:, ::2]
     yield GraphError, "[add] takes at most 2 operands, got 3", lambda: ops.add(x, y, x)
@@ -168,6 +172,22 @@ def misuse():
         ShapeError,
         "[write] target is q8_0: start 0 and extent 16 of the last axis must be multiples of 32",
         lambda: ops.write(leaf("t", (2, 64), q8_0), leaf("v", (2, 16)), start=(0, 0)),
+    )
+    given = np.zeros((2, 3), np.float32)
+    yield (
+        ShapeError,
+        "[host_call] sum gave [], must give [3]",
+        lambda: ops.host_call.run(given, function=np.sum, shape=(3,), dtype="f32"),
+    )
+    yield (
+        DTypeError,
+        "[host_call] negative gave float32, must give i32",
+        lambda: ops.host_call.run(given, function=np.negative, shape=(2, 3), dtype="i32"),
+    )
+    yield (
+        ShapeError,
+        "[mine] nothing to see",
+        lambda: ops.host_call.run(given, function=fails, shape=(), dtype="f32"),
     )
     yield (
         ShapeError,
@@ -228,7 +248,10 @@ def test_work_is_counted_from_specs_alone(declared):
             assert work == Work(0, 0)
             continue
         stored = [s.nbytes for s in example.specs if s is not None]
-        if declared.updates:
+        if declared.name in ("adamw_step", "sgd_step"):
+            written = 3 if declared.name == "adamw_step" else 1
+            assert work.nbytes == sum(stored) + written * example.result.nbytes
+        elif declared.updates:
             moved = Spec(example.specs[0].dtype, example.specs[1].shape).nbytes
             assert work.nbytes == sum(stored[1:]) + moved
         elif declared.name == "take_rows":

@@ -10,7 +10,7 @@ import numpy as np
 
 from .dtypes import DType
 from .errors import AttributeValueError
-from .graph import Attr
+from .graph import Attr, Function
 
 __all__ = ["plain", "stamp"]
 
@@ -61,8 +61,10 @@ def _plain(value: Any) -> Attr:
         return tuple(_plain(v) for v in value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise AttributeValueError("is a whole number beyond 64 bits")
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, float, str, Function)):
         return value
+    if callable(value) and not isinstance(value, type):
+        return Function(value)
     raise AttributeValueError(f"is of type {type(value).__name__}, must be a number, text, dtype or a tuple of these")
 
 
@@ -72,6 +74,9 @@ _TYPE_WORDS = {
     "bool": "True or False",
     "str": "text or a dtype",
     "Shape": "a tuple of whole numbers",
+    "Extents": "a whole number or a tuple of them",
+    "Pairs": "a tuple of pairs of whole numbers",
+    "Function": "a Python function",
 }
 
 
@@ -80,5 +85,9 @@ def _is_a(value: Attr, kind: str) -> bool:
         return value is None
     if kind == "Shape":
         return isinstance(value, tuple) and all(_is_a(v, "int") for v in value)
-    wanted = {"float": float, "int": int, "bool": bool, "str": str}[kind]
+    if kind == "Extents":
+        return _is_a(value, "int") or _is_a(value, "Shape")
+    if kind == "Pairs":
+        return isinstance(value, tuple) and all(_is_a(v, "Shape") for v in value)
+    wanted = {"float": float, "int": int, "bool": bool, "str": str, "Function": Function}[kind]
     return isinstance(value, wanted) and (kind == "bool" or not isinstance(value, bool))

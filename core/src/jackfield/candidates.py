@@ -131,11 +131,11 @@ def _asked(opened: OpenDevice, step: Step) -> Answer:
     backend, target = opened.backend, opened.device.target
     dense = _must_copy(opened, step)
     if dense:
-        if OPS[step.op].updates and 0 in dense:
-            return Answer(
-                Reason(f"{step.op}: the target is strided, the kernel writes it {_reads(opened, step)[0]}", "layout"),
-                step,
-            )
+        strided = next((i for i in OPS[step.op].targets if i in dense), None)
+        if strided is not None:
+            what = OPS[step.op].operands[strided]
+            text = f"{step.op}: the {what} is strided, the kernel writes it {_reads(opened, step)[strided]}"
+            return Answer(Reason(text, "layout"), step)
         operands = tuple(s.dense() if i in dense and s is not None else s for i, s in enumerate(step.operands))
         final = replace(step, operands=operands)
     else:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from types import TracebackType
 
 from .errors import DeviceError, Error, OutOfMemory
+from .findings import is_passing
 
 __all__ = ["contained", "is_foreign"]
 
 
 def is_foreign(error: BaseException | None) -> bool:
-    """An exception that no caller of jackfield expects. SystemExit too: a plugin does not end the program."""
-    return isinstance(error, (Exception, SystemExit)) and not isinstance(error, Error)
+    """An exception that no caller of jackfield expects. SystemExit too: a plugin does not end the program.
+
+    What a function of the user's own raised (`findings.passes`) is the user's.
+    """
+    return isinstance(error, (Exception, SystemExit)) and not isinstance(error, Error) and not is_passing(error)
 
 
 class contained:  # noqa: N801 (read as `with contained(...)`)

@@ -52,11 +52,12 @@ def drawn_into(flow: Flow, given: Mapping[str, Any]) -> frozenset[Tensor]:
     return frozenset(found)
 
 
-# By op and operand with indices: the operands with the table, the first that is there, the axis that is indexed, and
-# what is one past its last index, counted from the axis's end.
+# By op and operand with indices: the operands with the table, the first that is there, or "" for the result; the axis
+# that is indexed, and what is one past its last index, counted from the axis's end.
 _TABLES: Mapping[tuple[str, str], tuple[tuple[tuple[str, int], ...], int]] = {
     ("take_rows", "rows"): ((("x", -2),), 0),
     ("put_rows", "rows"): ((("target", -2),), 0),
+    ("take_rows_backward", "rows"): ((("", -2),), 0),
     ("linear_experts", "ids"): ((("weight", 0),), 0),
     ("add_rows", "ids"): ((("table", 0),), 0),
     ("attention", "kv_rows"): ((("k", -2),), 0),
@@ -76,12 +77,12 @@ def _bounds(flow: Flow) -> dict[Tensor, _Bound]:
     """By input: the tightest bound of all tables that it holds indices of."""
     found: dict[Tensor, _Bound] = {}
     for node in flow.nodes:
-        operands = dict(zip(OPS[node.op].operands, node.operands, strict=True))
-        for name, operand in operands.items():
+        named = {"": node, **dict(zip(OPS[node.op].operands, node.operands, strict=True))}
+        for name, operand in named.items():
             if operand is None or (node.op, name) not in _TABLES:
                 continue
             tables, more = _TABLES[node.op, name]
-            below = next(t.shape[axis] + more for n, axis in tables if (t := operands[n]) is not None)
+            below = next(t.shape[axis] + more for n, axis in tables if (t := named[n]) is not None)
             known = found.get(root(operand)[0], _Bound(below, skips=False))
             found[root(operand)[0]] = _Bound(min(below, known.below), known.skips or node.op == "put_rows")
     return found

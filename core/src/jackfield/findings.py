@@ -12,7 +12,7 @@ import numpy as np
 from .dtypes import DType
 from .dtypes.arrays import convert
 
-__all__ = ["Fault", "bad_index", "collect", "recast"]
+__all__ = ["Fault", "bad_index", "collect", "is_passing", "passing", "recast"]
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +52,16 @@ def bad_index(operand: str, value: int) -> None:
     found = _faults.get()
     if found is not None:
         found.append(Fault("index", operand, value))
+
+
+def passing(error: BaseException) -> None:
+    """For bodies that call a function of the user's: what it raised reaches the user as it is."""
+    error.jackfield_passing = True  # type: ignore[attr-defined]
+
+
+def is_passing(error: BaseException) -> bool:
+    """`passing` was told of it."""
+    return getattr(error, "jackfield_passing", False) is True
 
 
 def recast(array: Array, dtype: DType, operand: str = "x") -> Array:

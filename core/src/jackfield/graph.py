@@ -7,7 +7,7 @@ never runs). Views are made by the ops of `ops/views.py` and by indexing; both u
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import EllipsisType
@@ -22,6 +22,7 @@ from .spec import Role, Shape, Spec, View, extents_of, slice_view, transpose_vie
 __all__ = [
     "Attr",
     "Attrs",
+    "Function",
     "Source",
     "Tensor",
     "constant",
@@ -33,7 +34,18 @@ __all__ = [
     "view",
 ]
 
-Attr = bool | int | float | str | None | tuple["Attr", ...]
+
+@dataclass(frozen=True, repr=False, slots=True)
+class Function:
+    """A Python function as an attribute, told by its name."""
+
+    call: Callable[..., object]
+
+    def __repr__(self) -> str:
+        return getattr(self.call, "__qualname__", type(self.call).__qualname__)
+
+
+Attr = bool | int | float | str | None | Function | tuple["Attr", ...]
 Kind = Literal["input", "constant", "state", "node", "view"]
 Index: TypeAlias = SupportsIndex | slice | EllipsisType
 

@@ -247,7 +247,8 @@ class _Planner:
         for place, i in enumerate(order):
             at[i] = place
         makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
-        updated = {item.result.value for item in items if item.updates}
+        updates = [(item, ref) for item in items if item.updates for ref in (*item.operands, item.result)]
+        updated = {ref.value for item, ref in updates if ref is not None and item.changes(ref.value)}
         for i in order:
             item, now = items[i], at[i]
             needs = [makers[ref.value] for ref in item.operands if ref is not None and ref.value in makers]
@@ -430,9 +431,9 @@ def _ordered_before(
     found: set[int] = set()
     for ref in (*items[i].operands, items[i].result):
         if ref is not None and ref.value in updated:
-            changes = items[i].updates and ref.value is items[i].result.value
+            changes = items[i].changes(ref.value)
             for j in touched[ref.value]:
-                if j < i and (changes or (items[j].updates and items[j].result.value is ref.value)):
+                if j < i and (changes or items[j].changes(ref.value)):
                     found.add(j)
     return found
 

@@ -19,7 +19,7 @@ from .draws import Case, Draw, UnboundCase, case, ints, rand, values
 from .dtypes import DType, by_name
 from .dtypes.arrays import dtype_of, widened
 from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
-from .findings import Fault, bad_index, collect, recast
+from .findings import Fault, bad_index, collect, passing, recast
 from .graph import Attr, Attrs, Tensor, node, view
 from .spec import Shape, Spec, View
 
@@ -37,6 +37,7 @@ __all__ = [
     "collect",
     "ints",
     "op",
+    "passing",
     "rand",
     "recast",
     "values",
@@ -136,6 +137,8 @@ class Op:
         self.priority, self.tolerance = declared.priority, declared.tolerance
         self.inplace = declared.inplace
         self.updates = declared.updates
+        self.targets: tuple[int, ...] = _targets(self.operands, declared)
+        self.is_of_the_host = "Function" in self.types.values()
         self.stored = declared.stored
         self.is_view = declared.view is not None
         self._names = frozenset(self.operands)
@@ -204,7 +207,7 @@ class Op:
         """What the body makes of these arrays, cast once to the result's dtype: the oracle.
 
         arrays: one an operand, None where absent; block dtypes as arrays of blocks (`dtypes.arrays`). An updating op
-            changes its first array and returns it.
+            changes its first array and returns it, and changes its other targets as well.
         attrs: complete. Faults go to the list of the `collect` that is open. Never warns.
         """
         given = arrays if self.stored else [None if a is None else widened(a) for a in arrays]
@@ -214,14 +217,15 @@ class Op:
     def run(self, *operands: Array | None, **keywords: Any) -> Array:
         """The oracle by hand: checks like the builder, then `evaluate`. Operands by position or name.
 
-        The first array of an updating op is copied, not changed. Raises what building the node would raise.
+        The arrays that an updating op would change are copied, not changed. Raises what building the node would raise.
         """
         arrays, attrs = self._split(operands, keywords)
         given = list(arrays)
         call = self.call([None if a is None else spec_of(a) for a in given], attrs)
-        if self.updates:
-            assert given[0] is not None
-            given[0] = given[0].copy()
+        for i in self.targets:
+            target = given[i]
+            assert target is not None
+            given[i] = target.copy()
         return self.evaluate(given, call.attrs, self._result(call).dtype)
 
     def __call__(self, *operands: Tensor | None, **keywords: Any) -> Tensor:
@@ -299,6 +303,11 @@ class Op:
         return f"<op {self.name}({', '.join([*self.operands, *self.attrs])})>"
 
 
+def _targets(operands: Sequence[str], declared: Declared) -> tuple[int, ...]:
+    """Which operands an op changes, by position."""
+    return (0, *map(operands.index, declared.also_updates)) if declared.updates else ()
+
+
 @dataclass(frozen=True)
 class Declared:
     """What the decorator was told; see `op`."""
@@ -312,6 +321,7 @@ class Declared:
     view: ViewRule | None
     inplace: tuple[str, ...]
     updates: bool
+    also_updates: tuple[str, ...]
     tolerance: Tolerance
     slack: Slack | None
     priority: Priority
@@ -330,6 +340,7 @@ def op(
     view: ViewRule | None = None,
     inplace: Sequence[str] = (),
     updates: bool = False,
+    also_updates: Sequence[str] = (),
     slack: Slack | None = None,
     priority: Priority = "P0",
     stored: bool = False,
@@ -343,6 +354,8 @@ def op(
     view: the op never runs; its window on the first operand, or None when a copy must come first.
     inplace: operands whose memory the result may take over when they die there.
     updates: the first operand is a target: the result is its new value, and a state is changed where it lies.
+    also_updates: further operands that an updating op changes. Of a state, or a view of one, the new value stays; of
+        anything else a copy is changed and dropped.
     tolerance: how near a device must come: a class of `conformance.check`, E A T R M or N.
     slack: absolute error allowed besides the class, from the operands (f64) and attributes: a number or an array that
         broadcasts to the result.
@@ -364,6 +377,7 @@ def op(
                 view=view,
                 inplace=tuple(inplace),
                 updates=updates,
+                also_updates=tuple(also_updates),
                 tolerance=tolerance,
                 slack=slack,
                 priority=priority,

@@ -15,6 +15,7 @@ from .candidates import Panel, contiguous_step
 from .dtypes import u8
 from .errors import PlacementError
 from .graph import Tensor
+from .op import OPS
 from .placement import Placement, Policy
 from .spec import Spec
 from .updates import Flow, is_update
@@ -62,6 +63,13 @@ class Item:
     operands: list[Ref | None]
     result: Ref
     updates: bool = False
+
+    def changes(self, value: Value) -> bool:
+        """Afterwards this memory holds something else that others may read."""
+        if not self.updates:
+            return False
+        further = (self.operands[i] for i in OPS[self.step.op].targets[1:])
+        return value is self.result.value or any(ref is not None and ref.value is value for ref in further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +172,12 @@ class _Layout:
         if not node.spec.size:  # nothing to make
             return target or Ref(Value("temporary", device, node.spec, node), 0, node.spec)
         if target is not None:
-            target = operands[0] = self._target(node, target, device)
+            target = operands[0] = self._target(node, 0, target, device)
             self._part(node, operands, device)
+            for i in OPS[node.op].targets[1:]:
+                further = operands[i]
+                if further is not None:
+                    operands[i] = self._target(node, i, further, device)
         answer = self.placement.answers[node]
         for i in answer.dense:
             operand = node.operands[i]
@@ -180,17 +192,20 @@ class _Layout:
 
     # Updates of what is no state
 
-    def _target(self, node: Tensor, target: Ref, device: int) -> Ref:
-        """The target itself where it may be changed, else the same window of a copy of its whole memory."""
+    def _target(self, node: Tensor, i: int, target: Ref, device: int) -> Ref:
+        """The target itself where it may be changed, else the same window of a copy of its whole memory.
+
+        Of a target besides the first, which no result stands for, only a state is changed itself.
+        """
         value = target.value
         if value.kind == "state" or (
-            value.kind == "temporary" and value.device == device and self._is_free(node, value)
+            i == 0 and value.kind == "temporary" and value.device == device and self._is_free(node, value)
         ):
             return target
         whole = Ref(value, 0, value.spec)
         if value.device in (device, ANYWHERE):
             text = f"{node.op} changes it, and its old value is still needed"
-            whole = self._copied(whole, device, before=self.flow.ids[node], operand=node.operands[0], why=text)
+            whole = self._copied(whole, device, before=self.flow.ids[node], operand=node.operands[i], why=text)
         if whole.value.device != device:
             mine = Value("temporary", device, value.spec.with_role("temporary"), value.tensor)
             label = self.flow.name(value.tensor) if value.tensor is not None else ""

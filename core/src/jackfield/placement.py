@@ -16,7 +16,7 @@ from .errors import PlacementError, PlanError
 from .graph import Tensor
 from .op import OPS
 from .search import Crossing, Decision, Problem, solve
-from .updates import Flow
+from .updates import Flow, targets_of, together
 
 __all__ = ["Pins", "Placement", "Policy", "assign", "predicted", "steps_of"]
 
@@ -222,14 +222,14 @@ class _Assignment:
         decisions: list[Decision] = []
         homes: dict[Tensor, list[int]] = {}
         refused: list[Tensor] = []
+        groups = together(self.flow)
         for tensor in self.flow.tensors:
             if tensor.kind == "state":
-                homes[tensor] = self._state_takers(tensor)
-                if not homes[tensor]:
-                    raise self._refused(
-                        self.flow.updates[tensor], f"no device takes all steps that change state {tensor.name!r}"
-                    )
-                decisions.append(Decision(dict.fromkeys(homes[tensor], 0.0), (), self.number[tensor], runs=False))
+                first, *others = groups.get(tensor, [tensor])
+                homes[tensor] = homes[first] if first in homes else self._homes_of(first, others)
+                tied = None if tensor is first else self.number[first]
+                seconds = dict.fromkeys(homes[tensor], 0.0)
+                decisions.append(Decision(seconds, (), self.number[tensor], tied, runs=False))
                 self.decided.append(tensor)
             elif tensor.kind == "node":
                 decision = self._decision(tensor, homes)
@@ -243,10 +243,29 @@ class _Assignment:
             raise self._refused(refused, f"{len(refused)} of {len(self.flow.nodes)} steps are not taken by {allowed}")
         return decisions
 
+    def _homes_of(self, state: Tensor, others: Sequence[Tensor]) -> list[int]:
+        """Devices for a state, and for others that change together with it."""
+        homes = self._state_takers(state)
+        if not homes:
+            raise self._refused(self.flow.updates[state], f"no device takes all steps that change state {state.name!r}")
+        for other in others:
+            theirs = self._state_takers(other)
+            homes = [device for device in homes if device in theirs]
+            if not homes:
+                text = f"states {state.name!r} and {other.name!r} change together, and no device can hold both"
+                raise self._refused(self.flow.updates[other], text)
+        return homes
+
+    def _changed_state(self, node: Tensor) -> Tensor | None:
+        """A state that the node changes; where it changes several, they share a home."""
+        if not OPS[node.op].updates:
+            return None
+        origins = (self.flow.spots[target].origin for target in targets_of(node))
+        return next((origin for origin in origins if origin.kind == "state"), None)
+
     def _decision(self, node: Tensor, homes: Mapping[Tensor, list[int]]) -> Decision | None:
-        origin = self.flow.spots[node].origin
-        updates_state = origin.kind == "state" and OPS[node.op].updates
-        seconds = self._seconds(node, homes[origin]) if updates_state else self._choices(node)
+        state = self._changed_state(node)
+        seconds = self._choices(node) if state is None else self._seconds(node, homes[state])
         if not seconds:
             return None
         uses: dict[int, None] = {}
@@ -255,7 +274,7 @@ class _Assignment:
                 made = operand if operand.kind != "view" else self.flow.making(operand)
                 if made.kind != "constant":
                     uses[self.number[made]] = None
-        tied = self.number[origin] if updates_state else None
+        tied = None if state is None else self.number[state]
         return Decision(seconds, tuple(uses), self.number[node], tied)
 
     def _choices(self, node: Tensor) -> dict[int, float]:
@@ -309,7 +328,7 @@ class _Assignment:
 
     def _may_move(self, node: Tensor, number: int) -> bool:
         """Another device of the selection, or a fallback, takes the node; pinned nodes and updates of states stay."""
-        if node in self.pinned or self.flow.spots[node].origin.kind == "state":
+        if node in self.pinned or self._changed_state(node) is not None:
             return False
         if any(d != number and self._ask(node, d) is None for d in self.panel.chosen):
             return True

@@ -16,7 +16,7 @@ import numpy as np
 from .dtypes import DType, by_name
 from .dtypes.arrays import element
 from .errors import GraphError
-from .graph import Attr, Attrs, Tensor, constant, source_bytes, state, toposort, view
+from .graph import Attr, Attrs, Function, Tensor, constant, source_bytes, state, toposort, view
 from .graph import input as graph_input
 from .op import OPS
 from .spec import Spec, View
@@ -70,6 +70,8 @@ def _entry(tensor: Tensor, numbers: Mapping[Tensor, int]) -> dict[str, Any]:
     spec = tensor.spec
     entry: dict[str, Any] = {"kind": tensor.kind, "dtype": spec.dtype.name, "shape": spec.shape, "name": tensor.name}
     if tensor.op:
+        if functions := [value for value in tensor.attrs.values() if isinstance(value, Function)]:
+            raise GraphError(f"[{tensor.op}] holds the Python function {functions[0]!r}, which no graph file can keep")
         entry |= {"op": tensor.op, "attrs": dict(tensor.attrs)}
         entry["operands"] = [None if o is None else numbers[o] for o in tensor.operands]
     if tensor.kind == "view":

@@ -397,7 +397,7 @@ class SimDevice(Device):
         step = placed.step
         op = OPS[step.op]
         for i, (name, place) in enumerate(zip(op.operands, placed.operands, strict=True)):
-            if place is None or (op.updates and i == 0):  # a target is changed where it lies
+            if place is None or i in op.targets:  # a target is changed where it lies
                 continue
             if self.shape.reads == "dense" and not place.spec.is_dense and step.op != COPY:
                 raise DeviceError(f"{self.name}: [{step.op}] {name} is strided and no copy made it dense: {place.spec}")
@@ -459,7 +459,8 @@ class SimBackend(Backend):
         return self._devices
 
     def kernels(self) -> Mapping[str, Kernel]:
-        table = {op: k for op, k in kernels_of_all_ops().items() if op not in self.shape.refuse}
+        mine = {op: k for op, k in kernels_of_all_ops().items() if not OPS[op].is_of_the_host}
+        table = {op: k for op, k in mine.items() if op not in self.shape.refuse}
         return {op: self._narrow(kernel) for op, kernel in table.items()}
 
     def _narrow(self, kernel: Kernel) -> Kernel:
@@ -474,5 +475,5 @@ class SimBackend(Backend):
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
         """Dense, unless its shape says "any". Targets lie where they lie and a copy makes dense: both take strides."""
         wish: Reads = "any" if self.shape.reads == "any" else "dense"
-        free = OPS[step.op].updates or step.op == COPY
-        return tuple("any" if free and i == 0 else wish for i in range(len(step.operands)))
+        free = (0,) if step.op == COPY else OPS[step.op].targets
+        return tuple("any" if i in free else wish for i in range(len(step.operands)))

@@ -21,6 +21,7 @@ from .errors import DTypeError, ShapeError
 __all__ = [
     "MAX_NBYTES",
     "MAX_RANK",
+    "Pairs",
     "Role",
     "Shape",
     "Spec",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]  # two numbers for each axis
 Role = Literal["constant", "state", "input", "temporary"]
 
 MAX_RANK = 32  # of numpy arrays, by its oldest version that we take

@@ -5,7 +5,7 @@ Pure functions on the graph. Nothing is placed here; the order is the one every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import GraphError, PlanError
@@ -13,7 +13,7 @@ from .graph import Tensor, toposort
 from .op import OPS
 from .spec import Spec
 
-__all__ = ["Flow", "Spot", "is_update", "order"]
+__all__ = ["Flow", "Spot", "is_update", "order", "targets_of", "together"]
 
 
 @dataclass(eq=False, slots=True)  # never changed, but thousands are made, and frozen ones take three times as long
@@ -64,6 +64,11 @@ def is_update(tensor: Tensor) -> bool:
     return tensor.kind == "node" and OPS[tensor.op].updates
 
 
+def targets_of(update: Tensor) -> list[Tensor]:
+    """The operands that a node changes, the one whose new value it is first."""
+    return [operand for i in OPS[update.op].targets if (operand := update.operands[i]) is not None]
+
+
 def order(outputs: Sequence[Tensor]) -> Flow:
     """The Flow of all that the outputs need.
 
@@ -80,8 +85,9 @@ def order(outputs: Sequence[Tensor]) -> Flow:
     updates: dict[Tensor, list[Tensor]] = {}
     for tensor in tensors:
         if is_update(tensor):
-            _check_target(tensor, spots)
-            updates.setdefault(spots[tensor].origin, []).append(tensor)
+            _check_targets(tensor, spots)
+            for origin in _changed(tensor, spots):
+                updates.setdefault(origin, []).append(tensor)
     readers = _readers(tensors, spots, updates)
     before = _edges(updates, readers, spots)
     if before:
@@ -107,9 +113,28 @@ def _spots(tensors: Iterable[Tensor]) -> dict[Tensor, Spot]:
     return spots
 
 
-def _check_target(update: Tensor, spots: dict[Tensor, Spot]) -> None:
-    target = update.operands[0]
-    assert target is not None
+def _changed(update: Tensor, spots: Mapping[Tensor, Spot]) -> dict[Tensor, list[Tensor]]:
+    """By origin: the targets in its memory. Of what is no state only the first target, which the result stands for."""
+    found: dict[Tensor, list[Tensor]] = {}
+    for i, target in enumerate(targets_of(update)):
+        origin = spots[target].origin
+        if i == 0 or origin.kind == "state":
+            found.setdefault(origin, []).append(target)
+    return found
+
+
+def _check_targets(update: Tensor, spots: Mapping[Tensor, Spot]) -> None:
+    for target in targets_of(update):
+        _check_target(update, target, spots)
+    for origin, (first, *others) in _changed(update, spots).items():
+        for other in others:
+            if _overlap(spots[first].offset, first.spec, spots[other].offset, other.spec):
+                raise PlanError(
+                    f"[{update.op}] two of its targets lie over each other in {origin!r}; each needs memory of its own"
+                )
+
+
+def _check_target(update: Tensor, target: Tensor, spots: Mapping[Tensor, Spot]) -> None:
     if target.spec.overlaps_itself:
         raise PlanError(
             f"[{update.op}] the target {target.spec} is a broadcast view; a target's elements must be distinct"
@@ -150,13 +175,13 @@ def _edges(
         if origin.kind != "state":
             continue
         for update in changes:
-            start = spots[update].offset
+            targets = _changed(update, spots)[origin]
             for node, operand in readers[origin]:
                 spot = spots[operand]
                 if (
                     node is not update
                     and update not in spot.past
-                    and _overlap(start, update.spec, spot.offset, operand.spec)
+                    and any(_overlap(spots[t].offset, t.spec, spot.offset, operand.spec) for t in targets)
                 ):
                     before.setdefault(update, []).append(node)
     return before
@@ -219,11 +244,12 @@ def _sorted(tensors: list[Tensor], before: dict[Tensor, list[Tensor]], spots: di
     return list(done)
 
 
-def _raise_cycle(before: dict[Tensor, list[Tensor]], spots: dict[Tensor, Spot]) -> None:
+def _raise_cycle(before: dict[Tensor, list[Tensor]], spots: Mapping[Tensor, Spot]) -> None:
     for update, nodes in before.items():
         for node in nodes:
             if _needs(node, update, before):
-                name = spots[update].origin.name
+                read = {spots[o].origin for o in node.operands if o is not None and update not in spots[o].past}
+                name = next(o.name for o in _changed(update, spots) if o in read)
                 raise PlanError(
                     f"state {name!r}: {node!r} reads the value from before {update!r}, but must run after it; "
                     f"read the result of the update, or keep the old value with contiguous first"
@@ -246,6 +272,18 @@ def _needs(tensor: Tensor, other: Tensor, before: dict[Tensor, list[Tensor]]) ->
     return False
 
 
+def together(flow: Flow) -> dict[Tensor, list[Tensor]]:
+    """By state: all states, itself among them, that steps change together, in the order of the graph."""
+    groups: dict[Tensor, list[Tensor]] = {}
+    for node in flow.nodes:
+        if len(OPS[node.op].targets) > 1:
+            states = [origin for origin in _changed(node, flow.spots) if origin.kind == "state"]
+            joined = dict.fromkeys(other for state in states for other in groups.get(state, [state]))
+            groups.update((state, list(joined)) for state in joined)
+    at = {tensor: i for i, tensor in enumerate(flow.tensors)}
+    return {state: sorted(group, key=at.__getitem__) for state, group in groups.items()}
+
+
 def _check_outputs(outputs: Iterable[Tensor], updates: dict[Tensor, list[Tensor]], spots: dict[Tensor, Spot]) -> None:
     """Outputs are read when everything has run, so an output must not be the old value of a state."""
     for output in outputs:
@@ -253,7 +291,8 @@ def _check_outputs(outputs: Iterable[Tensor], updates: dict[Tensor, list[Tensor]
         if spot.origin.kind != "state":
             continue
         for update in updates.get(spot.origin, ()):
-            apart = not _overlap(spots[update].offset, update.spec, spot.offset, output.spec)
+            targets = _changed(update, spots)[spot.origin]
+            apart = not any(_overlap(spots[t].offset, t.spec, spot.offset, output.spec) for t in targets)
             if update not in spot.past and not apart:
                 raise PlanError(
                     f"state {spot.origin.name!r}: the output {output!r} is the value from before {update!r}; make the "

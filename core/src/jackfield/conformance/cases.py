@@ -317,7 +317,7 @@ def relaid(plain: Example, layout: Layout) -> Example | None:
 def _cut(plain: Example, name: str, layout: Layout) -> tuple[Spec, View]:
     """A dense base and the window on it that is the operand."""
     spec = plain.views[name].spec
-    target = plain.op.updates and name == plain.op.operands[0]
+    target = name in [plain.op.operands[i] for i in plain.op.targets]
     if spec.rank == 0 or spec.size == 0:
         return spec, View(spec, 0)
     if layout == "transposed":

@@ -30,13 +30,22 @@ TINY = float(np.finfo(np.float32).tiny)  # subnormals may be flushed
 
 def expected(example: Example) -> tuple[Array, list[Fault]]:
     """What the oracle makes of an example, and the faults it finds."""
+    (want, *_), faults = _oracle(example)
+    return want, faults
+
+
+def _oracle(example: Example) -> tuple[list[Array], list[Fault]]:
+    """The result and what the op's further targets become; and the faults."""
     arrays = example.arrays()
-    if example.op.updates and arrays[0] is not None:
-        arrays[0] = arrays[0].copy()
+    for i in example.op.targets:
+        target = arrays[i]
+        assert target is not None
+        arrays[i] = target.copy()
     faults: list[Fault] = []
     with collect(faults):
         want = example.op.evaluate(arrays, example.attrs, example.result.dtype)
-    return want, faults if example.result.size else []  # nothing is run for an empty result
+    further = [target for i in example.op.targets[1:] if (target := arrays[i]) is not None]
+    return [want, *further], faults if example.result.size else []  # nothing is run for an empty result
 
 
 def mistakes(example: Example, backend: Backend, device: Device) -> list[str]:
@@ -51,9 +60,15 @@ def judged(example: Example, backend: Backend, device: Device, guard: int = GUAR
 
 def verdict(example: Example, outcome: Outcome) -> Verdict:
     """What is wrong with an outcome: numbers, faults in data, and bytes that were nobody's."""
-    want, faults = expected(example)
+    (want, *further), faults = _oracle(example)
+    names = [example.op.operands[i] for i in example.op.targets[1:]]
     found = (
         compare(example, outcome.result, want),
+        *(
+            f"{name}: {text}"
+            for name, got, new in zip(names, outcome.changed, further, strict=True)
+            if (text := compare(example, got, new))
+        ),
         # no plan runs a step for an empty result: what a device finds in its operands is neither asked nor forbidden
         faults_agree(example.op, faults, outcome.fault) if want.size else "",
         outcome.damage,

@@ -32,7 +32,7 @@ from jackfield.backend import (
 from jackfield.dtypes import u8
 from jackfield.dtypes.arrays import element
 from jackfield.errors import Error
-from jackfield.op import Array
+from jackfield.op import OPS, Array
 from jackfield.spec import View
 
 from .cases import Example
@@ -49,11 +49,15 @@ UNWRITTEN = 0xFF  # NaN in every float dtype, -1 in every integer one
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out. fault: what the program's check raised. damage: bytes changed that are nobody's to change."""
+    """What came out. fault: what the program's check raised. damage: bytes changed that are nobody's to change.
+
+    changed: what the op's targets besides the first hold.
+    """
 
     result: Array
     fault: Error | None
     damage: str
+    changed: tuple[Array, ...] = ()
 
 
 def step_of(example: Example) -> Step:
@@ -88,6 +92,7 @@ class Bound:
     main: Buffer
     before: NDArray[np.uint8]
     result_at: int
+    changing: list[tuple[int, Spec]] = field(default_factory=list)  # targets besides the first: byte and Spec
     fences: list[_Fence] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
 
@@ -97,7 +102,8 @@ class Bound:
         after = np.zeros_like(self.before)
         self.device.read(self.main, 0, after.data)
         result = window_on(after, self.result_at, self.step.result).copy()
-        return Outcome(result, fault, self._damage(after))
+        changed = tuple(window_on(after, at, spec).copy() for at, spec in self.changing)
+        return Outcome(result, fault, self._damage(after), changed)
 
     def reset(self) -> None:
         """All bytes of the operands and of the result as they were before the first run."""
@@ -109,7 +115,12 @@ class Bound:
 
     def _damage(self, after: NDArray[np.uint8]) -> str:
         reserved = self.device.result_nbytes(self.step)
-        found = [_damage(self.before, after, self.result_at, self.step.result, reserved)]
+        before = self.before
+        if self.changing:
+            before = before.copy()
+            for at, spec in self.changing:
+                window_on(before, at, spec)[...] = window_on(after, at, spec)
+        found = [_damage(before, after, self.result_at, self.step.result, reserved)]
         found += [fence.damage(self.device) for fence in self.fences]
         return "; ".join(text for text in found if text)
 
@@ -160,8 +171,8 @@ def _readable(example: Example, backend: Backend, device: Device) -> tuple[Step,
     for i, (view, reads) in enumerate(zip(views, backend.reads(step, device.target), strict=True)):
         if view is None or reads == "any" or view.spec.is_dense or (reads == "rows" and view.spec.rows_are_dense):
             continue
-        if example.op.updates and i == 0:
-            text = f"{step.op}: a strided {names[0]} is not read, and a target can't be copied"
+        if i in example.op.targets:
+            text = f"{step.op}: a strided {names[i]} is not read, and a target can't be copied"
             raise Refused(Reason(text, "layout"))
         views[i], bases[i] = View(view.spec.dense(), 0), view.spec.dense()
     specs = tuple(None if view is None else view.spec for view in views)
@@ -248,7 +259,9 @@ class _Binder:
         placed_step = replace(step, operands=tuple(None if p is None else p.spec for p in places))
         placed = PlacedStep(placed_step, tuple(places), Place(main, result_at, step.result))
         program = self.device.compile([Group((placed,))], self._scratch(self.device.scratch([placed_step])))
-        return Bound(self.device, program, step, main, self.image, result_at, self.fences, self.buffers)
+        changing = [(offsets[i], step.operands[i]) for i in OPS[step.op].targets[1:]]
+        known = [(at, spec) for at, spec in changing if at is not None and spec is not None]
+        return Bound(self.device, program, step, main, self.image, result_at, known, self.fences, self.buffers)
 
     def _alloc(self, image: NDArray[np.uint8], usage: Usage) -> Buffer:
         buffer = self.device.alloc(image.nbytes, usage)

@@ -17,6 +17,16 @@ from jackfield.ops.activations import (
     xielu,
 )
 from jackfield.ops.attention import attention
+from jackfield.ops.columns import col2im_1d, im2col, im2col_3d
+from jackfield.ops.convolution import (
+    conv_1d,
+    conv_1d_depthwise,
+    conv_2d,
+    conv_2d_depthwise,
+    conv_3d,
+    conv_transpose_1d,
+    conv_transpose_2d,
+)
 from jackfield.ops.copies import accumulate, cast, concatenate, contiguous, tile, write
 from jackfield.ops.elementwise import (
     abs,
@@ -40,33 +50,62 @@ from jackfield.ops.elementwise import (
 )
 from jackfield.ops.fills import arange, full
 from jackfield.ops.gated import geglu, geglu_erf, geglu_quick, reglu, swiglu, swiglu_clamp, swiglu_oai
+from jackfield.ops.gradients import (
+    im2col_backward,
+    pool_2d_backward,
+    rms_norm_backward,
+    rope_backward,
+    silu_backward,
+    softmax_backward,
+    take_rows_backward,
+    tile_backward,
+)
+from jackfield.ops.host import host_call
+from jackfield.ops.images import pad, resize, roll, timestep_embedding
+from jackfield.ops.linear_algebra import solve_triangular
 from jackfield.ops.masks import causal_mask, diag, tril, triu
 from jackfield.ops.norms import group_norm, l2_norm, norm, rms_norm, softmax
+from jackfield.ops.pooling import pool_1d, pool_2d
 from jackfield.ops.position import rope
 from jackfield.ops.products import hadamard, linear, linear_experts, matmul, outer_product
 from jackfield.ops.reduce import argmax, argsort, count_equal, cumsum, mean, sum, top_k
 from jackfield.ops.rounding import ceil, floor, round_away, trunc
 from jackfield.ops.rows import add_rows, put_rows, take_rows
+from jackfield.ops.training import adamw_step, attention_backward, cross_entropy, cross_entropy_backward, sgd_step
 from jackfield.ops.views import broadcast_to, reshape, slice, strided_view, transpose
+from jackfield.ops.windowed import add_relative_positions, relative_positions, window_merge, window_partition
 
 __all__ = [
     "abs",
     "accumulate",
+    "adamw_step",
     "add",
+    "add_relative_positions",
     "add_rows",
     "arange",
     "argmax",
     "argsort",
     "attention",
+    "attention_backward",
     "broadcast_to",
     "cast",
     "causal_mask",
     "ceil",
     "clip",
+    "col2im_1d",
     "concatenate",
     "contiguous",
+    "conv_1d",
+    "conv_1d_depthwise",
+    "conv_2d",
+    "conv_2d_depthwise",
+    "conv_3d",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
     "cos",
     "count_equal",
+    "cross_entropy",
+    "cross_entropy_backward",
     "cumsum",
     "diag",
     "divide",
@@ -85,6 +124,10 @@ __all__ = [
     "hadamard",
     "hardsigmoid",
     "hardswish",
+    "host_call",
+    "im2col",
+    "im2col_3d",
+    "im2col_backward",
     "l2_norm",
     "leaky_relu",
     "linear",
@@ -96,21 +139,34 @@ __all__ = [
     "negative",
     "norm",
     "outer_product",
+    "pad",
+    "pool_1d",
+    "pool_2d",
+    "pool_2d_backward",
     "put_rows",
     "reglu",
+    "relative_positions",
     "relu",
     "reshape",
+    "resize",
     "rms_norm",
+    "rms_norm_backward",
+    "roll",
     "rope",
+    "rope_backward",
     "round_away",
     "scale",
+    "sgd_step",
     "sigmoid",
     "sign",
     "silu",
+    "silu_backward",
     "sin",
     "slice",
     "softmax",
+    "softmax_backward",
     "softplus",
+    "solve_triangular",
     "sqrt",
     "square",
     "step",
@@ -121,13 +177,18 @@ __all__ = [
     "swiglu_clamp",
     "swiglu_oai",
     "take_rows",
+    "take_rows_backward",
     "tanh",
     "tile",
+    "tile_backward",
+    "timestep_embedding",
     "top_k",
     "transpose",
     "tril",
     "triu",
     "trunc",
+    "window_merge",
+    "window_partition",
     "write",
     "xielu",
 ]

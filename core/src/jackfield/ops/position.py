@@ -17,10 +17,12 @@ from jackfield.spec import Shape
 MULTI = ("mrope", "imrope", "vision")
 
 
-def _fits(call: Call) -> None:
-    x, positions, factors = call["x"], call["positions"], call.get("frequency_factors")
+def rope_fits(call: Call) -> None:
+    """Shapes and attributes of rope and of its gradient, whose first operand has another name."""
+    first = call.op.operands[0]
+    x, positions, factors = call[first], call["positions"], call.get("frequency_factors")
     one_of(call, "mode", ("normal", "neox", *MULTI))
-    rank_of(call, "x", 3)
+    rank_of(call, first, 3)
     T, _, D = x.shape[-3:]
     multi = call.attr("mode") in MULTI
     wanted = (4, T) if multi else (T,)
@@ -59,9 +61,9 @@ def _check_numbers(call: Call) -> None:
         raise call.attr_error(f"original_context is {call.attr('original_context')}: ext_factor needs one above 0")
 
 
-def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> float:
+def angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> float:
     """Angles in f32 lose digits as positions grow."""
-    x, positions = arrays["x"], arrays["positions"]
+    x, positions = next(iter(arrays.values())), arrays["positions"]
     assert x is not None
     assert positions is not None
     if not x.size:
@@ -76,8 +78,8 @@ def _angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> 
     work=per_element(4),
     inplace=("x",),
     tolerance="T",
-    slack=_angle_digits,
-    check=_fits,
+    slack=angle_digits,
+    check=rope_fits,
     accepts={"x": (f32, f16), "positions": (i32,), "frequency_factors": (f32,)},
     cases=[
         case(rand(2, 5, 3, 8), ints(5, high=100), mode="normal", n_dims=8),
