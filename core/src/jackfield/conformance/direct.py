@@ -136,6 +136,8 @@ class _Fence:
 
 def bind(example: Example, backend: Backend, device: Device, guard: int = GUARD) -> Bound:
     """Lay an example out in the device's memory and compile it. Raises: as `run`."""
+    if example.op.name not in backend.kernels():  # nobody is asked how it reads what it does not know
+        raise Refused(Reason(f"no kernel for {example.op.name}", "op"))
     step, views, bases = _readable(example, backend, device)
     reason = refused(step, backend, device)
     if reason is not None:
