@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
+from mixers import MIXERS
 
 from jackfield import ops
 from jackfield.backend import refusal
@@ -88,6 +90,7 @@ def _rows(name):
 
 # By op: the letters of its axes, and the case for their lengths.
 RECIPES = {
+    **MIXERS,
     **{n: ("ABCD", lambda e, n=n: Case({"x": rand(e["A"], e["B"], e["C"], e["D"])}, ATTRS.get(n, {}))) for n in UNARY},
     **{
         n: (
@@ -157,6 +160,13 @@ def examples_with(name, **extents):
         return list(examples_of(name, recipe({letter: chosen[letter] for letter in letters})))
     except GraphError:
         return []
+
+
+def needs_kernel(name, on):
+    """Skips a device that has none for this op."""
+    backend, device = on
+    if name not in backend.kernels():
+        pytest.skip(f"{device.name}: no kernel for {name}")
 
 
 def taken(tried, on):

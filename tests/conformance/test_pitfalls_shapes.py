@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes import RECIPES, RUNNING, USUAL, examples_of, examples_with
+from recipes import RECIPES, RUNNING, USUAL, examples_of, examples_with, needs_kernel
 
 from jackfield import ops
 from jackfield.backend import Group, Place, PlacedStep, Spec, Step, Usage
@@ -41,14 +41,16 @@ def test_every_op_has_a_recipe():
     assert RECIPES.keys() == set(RUNNING)
 
 
-# An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache.
+# An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache, a
+# convolution a tap.
 NOT_EMPTY = {("mean", "D"), ("argmax", "D"), ("top_k", "D"), ("rope", "P"), ("attention", "H"), ("linear", "A")}
-NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P")}
+NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P"), ("ssm_conv", "D")}
 
 
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_axis_empty_one_and_odd(name, on):
     """Items 1, 3, 9, 10 of the pitfalls: nothing runs that must, or divides by nothing."""
+    needs_kernel(name, on)
     letters, _ = RECIPES[name]
     for letter in letters:
         empty = examples_with(name, **{letter: 0})
@@ -241,6 +243,7 @@ def test_writes_into_every_view_in_all_pairs_of_dtypes(target, on):
 @pytest.mark.parametrize("name", RUNNING)
 def test_declared_cases_between_nan(name, on):
     """Item 19 for the declared cases: what lies outside the operands is NaN here, and no result shows it."""
+    needs_kernel(name, on)
     assert wrong_in([e for e in examples(OPS[name]) if e.layout in ("sliced", "constant")], on)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes import BLOCKS, RECIPES, RUNNING, USUAL, examples_of, examples_with
+from recipes import BLOCKS, RECIPES, RUNNING, USUAL, examples_of, examples_with, needs_kernel
 
 import jackfield as jf
 from jackfield import ops
@@ -210,6 +210,7 @@ def test_experts_are_found_behind_one_another(name, on):
 @pytest.mark.parametrize("on", ["cpu"], indirect=True)  # the others need no work memory
 def test_work_memory_is_as_large_as_was_said(name, on):
     """Items 49, 50: each step of 1 to 9, 17, 33 and 70 rows keeps within its own; the kit fills and guards it."""
+    needs_kernel(name, on)
     backend, device = on
     letters, _ = RECIPES[name]
     for extent in (*range(1, 10), 17, 33, 70):
