@@ -19,7 +19,7 @@ from jackfield.dtypes import DType, bool_, of_numpy
 from jackfield.dtypes.arrays import convert, element
 from jackfield.errors import DTypeError, GraphError, ShapeError
 from jackfield.graph import Attrs
-from jackfield.op import OPS, Array, Case, Draw, Op, values
+from jackfield.op import OPS, Array, Case, Draw, Op
 from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
 
 __all__ = [
@@ -202,11 +202,11 @@ def _examples(op: Op) -> Iterator[Example]:
 
 def made(op: Op, arrays: Mapping[str, Array], **attrs: Any) -> Example:
     """An example of these very arrays by operand name (plain dtypes). Raises what building the node would raise."""
-    draws = {name: values(array, of_numpy(array.dtype)) for name, array in arrays.items()}
+    draws = {name: Draw(array.shape, dtype=of_numpy(array.dtype)) for name, array in arrays.items()}
     specs = {name: Spec.of(array) for name, array in arrays.items()}
     views = {name: View(spec, 0) for name, spec in specs.items()}
     first = next(iter(specs.values())).dtype
-    example = Example(op, -1, first, "dense", draws, views, specs, op.complete(attrs))
+    example = Example(op, -1, first, "dense", draws, views, specs, op.complete(attrs), given=dict(arrays))
     _ = example.result
     return example
 
