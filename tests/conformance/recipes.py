@@ -10,6 +10,7 @@ import copy
 import numpy as np
 import pytest
 from imaging import IMAGING
+from mixers import MIXERS
 
 from jackfield import ops
 from jackfield.backend import refusal
@@ -119,6 +120,7 @@ def _rows(name):
 # By op: the letters of its axes, and the case for their lengths.
 RECIPES = {
     **IMAGING,
+    **MIXERS,
     **{n: ("ABCD", lambda e, n=n: Case({"x": rand(e["A"], e["B"], e["C"], e["D"])}, ATTRS.get(n, {}))) for n in UNARY},
     **{
         n: (

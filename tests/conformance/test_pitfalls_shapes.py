@@ -42,10 +42,11 @@ def test_every_op_has_a_recipe():
     assert RECIPES.keys() == set(RUNNING)
 
 
-# An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache.
+# An average and a largest element of nothing do not exist; a rotation needs a pair, attention a head of the cache, a
+# convolution a tap.
 NOT_EMPTY = {("mean", "D"), ("argmax", "D"), ("top_k", "D"), ("rope", "P"), ("attention", "H"), ("linear", "A")}
 NOT_EMPTY |= {("linear", "B"), ("matmul", "A"), ("matmul", "B"), ("linear_experts", "P"), ("arange", "D")}
-NOT_EMPTY |= imaging.NOT_EMPTY
+NOT_EMPTY |= {("ssm_conv", "D")} | imaging.NOT_EMPTY
 
 
 @pytest.mark.parametrize("name", RUNNING)

@@ -264,6 +264,10 @@ def test_work_is_counted_from_specs_alone(declared):
             experts = min(math.prod(example.specs[2].shape), example.specs[1].shape[0])
             weight = experts * math.prod(example.specs[1].shape[1:-1]) * example.specs[1].row_nbytes
             assert work.nbytes == stored[0] + stored[2] + weight + example.result.nbytes
+        elif declared.name == "ssm_scan":
+            state, ids = example.specs[0], example.specs[-1]
+            slots = ids.size * math.prod(state.shape[1:]) * 4
+            assert work.nbytes == slots + sum(stored[1:]) + example.result.nbytes
         else:
             assert work.nbytes == sum(stored) + example.result.nbytes
 

@@ -60,6 +60,7 @@ _TABLES: Mapping[tuple[str, str], tuple[tuple[tuple[str, int], ...], int]] = {
     ("take_rows_backward", "rows"): ((("", -2),), 0),
     ("linear_experts", "ids"): ((("weight", 0),), 0),
     ("add_rows", "ids"): ((("table", 0),), 0),
+    ("ssm_scan", "ids"): ((("state", 0),), 0),
     ("attention", "kv_rows"): ((("k", -2),), 0),
     ("attention", "kv_len"): ((("kv_rows", -1), ("k", -2)), 1),
 }

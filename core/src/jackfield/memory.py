@@ -247,8 +247,7 @@ class _Planner:
         for place, i in enumerate(order):
             at[i] = place
         makers = {item.result.value: i for i, item in enumerate(items) if not item.updates}
-        updates = [(item, ref) for item in items if item.updates for ref in (*item.operands, item.result)]
-        updated = {ref.value for item, ref in updates if ref is not None and item.changes(ref.value)}
+        updated = _updated(items)
         for i in order:
             item, now = items[i], at[i]
             needs = [makers[ref.value] for ref in item.operands if ref is not None and ref.value in makers]
@@ -411,9 +410,15 @@ def bytes_spec(nbytes: int) -> Spec:
     return Spec(u8, (nbytes,))
 
 
+def _updated(items: Sequence[Item]) -> set[Value]:
+    """Values that some item changes."""
+    refs = [(item, ref) for item in items if item.updates for ref in (*item.operands, item.result)]
+    return {ref.value for item, ref in refs if ref is not None and item.changes(ref.value)}
+
+
 def _touches(items: Sequence[Item], wish: Grouping) -> dict[Value, list[int]]:
     """Items that read, make or change a value, for every value that is changed, or made inside a group."""
-    touched: dict[Value, list[int]] = {item.result.value: [] for item in items if item.updates}
+    touched: dict[Value, list[int]] = {value: [] for value in _updated(items)}
     for group in wish.groups:
         for i in group[:-1]:
             touched[items[i].result.value] = []

@@ -6,7 +6,7 @@ Rules look at a Call (Specs and attributes), bodies at arrays. All of them are p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,32 @@ def _extent(shape: Shape, axis: int) -> int:
     return shape[axis] if -axis <= len(shape) else 1
 
 
+def extents(call: Call, **axes: str) -> dict[str, int]:
+    """The extent of each letter, of operands whose axes are written as words: `x="S T H D", state="S HDD"`.
+
+    A letter is one extent wherever it stands; several are the product of letters met before; a number is itself.
+    Absent operands are passed over.
+    """
+    found: dict[str, int] = {}
+    for name, text in axes.items():
+        spec, words = call.get(name), text.split()
+        if spec is None:
+            continue
+        if spec.rank == len(words):
+            found = {w: n for w, n in zip(words, spec.shape, strict=True) if len(w) == 1 and w.isalpha()} | found
+        wanted = [_meaning(word, found) for word in words]
+        if list(spec.shape) != wanted:
+            raise call.shape_error(f"{name} is {list(spec.shape)}, must be [{', '.join(map(str, wanted))}]")
+    return found
+
+
+def _meaning(word: str, found: Mapping[str, int]) -> int | str:
+    """The extent that a word stands for, or the word itself while a letter of it is not known."""
+    if word.isdigit():
+        return int(word)
+    return math.prod(found[letter] for letter in word) if all(letter in found for letter in word) else word
+
+
 # work
 
 
@@ -161,6 +187,12 @@ def grouped(array: Array, batch: Shape) -> Array:
         if b not in (1, B):
             array = np.repeat(array, B // b, axis)
     return array
+
+
+def newest_first(states: Iterable[Array], count: int) -> Array:
+    """(count, ...): the last states of a recurrence, the newest first; where there are fewer, the oldest repeats."""
+    found = [*states][::-1][:count]
+    return np.stack(found + [found[-1]] * (count - len(found)))
 
 
 def four(array: Array) -> Array:

@@ -19,7 +19,7 @@ from jackfield.dtypes import DType, bool_, of_numpy
 from jackfield.dtypes.arrays import convert, element
 from jackfield.errors import DTypeError, GraphError, ShapeError
 from jackfield.graph import Attrs
-from jackfield.op import OPS, Array, Case, Draw, Op, values
+from jackfield.op import OPS, Array, Case, Draw, Op
 from jackfield.spec import Shape, Spec, View, broadcast_view, slice_view, transpose_view
 
 __all__ = [
@@ -202,13 +202,15 @@ def _examples(op: Op) -> Iterator[Example]:
 
 def made(op: Op, arrays: Mapping[str, Array], **attrs: Any) -> Example:
     """An example of these very arrays by operand name (plain dtypes). Raises what building the node would raise."""
-    draws = {name: values(array, of_numpy(array.dtype)) for name, array in arrays.items()}
+    draws = {name: Draw(array.shape, dtype=of_numpy(array.dtype)) for name, array in arrays.items()}
     specs = {name: Spec.of(array) for name, array in arrays.items()}
     views = {name: View(spec, 0) for name, spec in specs.items()}
     full = op.complete(attrs)
     result = op.infer([specs.get(name) for name in op.operands], full)
     first = next(iter(specs.values()), result).dtype
-    return Example(op, -1, first, "dense", draws, views, specs, full)
+    example = Example(op, -1, first, "dense", draws, views, specs, full, given=dict(arrays))
+    _ = example.result
+    return example
 
 
 def _laid_out(plain: Example, *, every: bool) -> Iterator[Example]:

@@ -40,6 +40,10 @@ FAMILIES = (
     "products",
     "position",
     "attention",
+    "sparse_attention",
+    "hyper_connections",
+    "state_space",
+    "linear_attention",
 )
 FIXED = ("reference", "sim")
 BLOCKS = [dtype.name for dtype in OPS["linear"].declared.accepts["weight"] if dtype.is_block]

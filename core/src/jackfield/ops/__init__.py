@@ -61,8 +61,10 @@ from jackfield.ops.gradients import (
     tile_backward,
 )
 from jackfield.ops.host import host_call
+from jackfield.ops.hyper_connections import hyper_connection_in, hyper_connection_out, hyper_connection_weights
 from jackfield.ops.images import pad, resize, roll, timestep_embedding
 from jackfield.ops.linear_algebra import solve_triangular
+from jackfield.ops.linear_attention import gated_delta_net, gated_linear_attention, rwkv_wkv6, rwkv_wkv7
 from jackfield.ops.masks import causal_mask, diag, tril, triu
 from jackfield.ops.norms import group_norm, l2_norm, norm, rms_norm, softmax
 from jackfield.ops.pooling import pool_1d, pool_2d
@@ -71,6 +73,8 @@ from jackfield.ops.products import hadamard, linear, linear_experts, matmul, out
 from jackfield.ops.reduce import argmax, argsort, count_equal, cumsum, mean, sum, top_k
 from jackfield.ops.rounding import ceil, floor, round_away, trunc
 from jackfield.ops.rows import add_rows, put_rows, take_rows
+from jackfield.ops.sparse_attention import lightning_indexer, top_k_mask
+from jackfield.ops.state_space import ssm_conv, ssm_scan
 from jackfield.ops.training import adamw_step, attention_backward, cross_entropy, cross_entropy_backward, sgd_step
 from jackfield.ops.views import broadcast_to, reshape, slice, strided_view, transpose
 from jackfield.ops.windowed import add_relative_positions, relative_positions, window_merge, window_partition
@@ -114,6 +118,8 @@ __all__ = [
     "expm1",
     "floor",
     "full",
+    "gated_delta_net",
+    "gated_linear_attention",
     "geglu",
     "geglu_erf",
     "geglu_quick",
@@ -125,11 +131,15 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "host_call",
+    "hyper_connection_in",
+    "hyper_connection_out",
+    "hyper_connection_weights",
     "im2col",
     "im2col_3d",
     "im2col_backward",
     "l2_norm",
     "leaky_relu",
+    "lightning_indexer",
     "linear",
     "linear_experts",
     "log",
@@ -155,6 +165,8 @@ __all__ = [
     "rope",
     "rope_backward",
     "round_away",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "sgd_step",
     "sigmoid",
@@ -169,6 +181,8 @@ __all__ = [
     "solve_triangular",
     "sqrt",
     "square",
+    "ssm_conv",
+    "ssm_scan",
     "step",
     "strided_view",
     "subtract",
@@ -183,6 +197,7 @@ __all__ = [
     "tile_backward",
     "timestep_embedding",
     "top_k",
+    "top_k_mask",
     "transpose",
     "tril",
     "triu",

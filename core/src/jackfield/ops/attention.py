@@ -299,10 +299,10 @@ def _average(z: Array, seen: Array, v: Array, sinks: Array | None) -> Array:
     e = np.where(z == -np.inf, 0, np.exp(z - top))
     total = e.sum(-1, keepdims=True) + np.where(sink == -np.inf, 0, np.exp(sink - top))
     weight = np.where(total == 0, 0, e / total)
-    finite = np.isfinite(v)
+    finite, looked = np.isfinite(v), seen.reshape(v.shape[0], -1, n).any(1)
     summed = weight.reshape(v.shape[0], -1, n) @ np.where(finite, v, 0)
     y = summed.reshape(H, T, v.shape[-1])
-    for group, column in np.argwhere(~finite.all(-1)):  # inf and NaN reach those who see them, not by 0 * NaN
+    for group, column in np.argwhere(looked & ~finite.all(-1)):  # inf and NaN reach who sees them, not by 0 * NaN
         heads = np.s_[group * (H // v.shape[0]) : (group + 1) * (H // v.shape[0])]
         infected = weight[heads, :, column, None] * np.where(finite[group, column], 0, v[group, column])
         y[heads] += np.where(seen[heads, :, column, None], infected, 0)

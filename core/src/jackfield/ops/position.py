@@ -11,6 +11,7 @@ from jackfield.dtypes import f16, f32, i32
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.graph import Attr
 from jackfield.op import Array, Call, case, ints, op, rand, values
+from jackfield.ops.elementwise import INF
 from jackfield.rules import like, one_of, per_element, rank_of, same_as
 from jackfield.spec import Shape
 
@@ -40,10 +41,9 @@ def rope_fits(call: Call) -> None:
 
 def _check_dims(call: Call, D: int) -> None:
     n, offset = call.attr("n_dims"), call.attr("offset")
-    if call.attr("mode") == "vision":
-        if n * 2 != D or offset:
-            raise call.attr_error(f"n_dims is {n} and offset {offset}: mode vision needs half of {D} and 0")
-    elif n % 2 or offset % 2 or n < 2 or offset < 0 or offset + n > D:
+    if call.attr("mode") == "vision" and (n * 2 != D or offset):
+        raise call.attr_error(f"n_dims is {n} and offset {offset}: mode vision needs half of {D} and 0")
+    if n % 2 or offset % 2 or n < 2 or offset < 0 or offset + n > D:
         raise call.attr_error(f"n_dims is {n} and offset {offset}: both must be even and end within {D} channels")
 
 
@@ -57,8 +57,19 @@ def _check_numbers(call: Call) -> None:
     for name in ("base", "scale"):
         if not 0 < call.attr(name) < math.inf:
             raise call.attr_error(f"{name} is {call.attr(name)}, must be above 0 and finite")
-    if call.attr("ext_factor") and call.attr("original_context") <= 0:
+    if call.attr("ext_factor"):
+        _check_blend(call)
+
+
+def _check_blend(call: Call) -> None:
+    """YaRN counts turns over a context, in logarithms."""
+    if call.attr("original_context") <= 0:
         raise call.attr_error(f"original_context is {call.attr('original_context')}: ext_factor needs one above 0")
+    for name in ("beta_fast", "beta_slow"):
+        if not 0 < call.attr(name) < math.inf:
+            raise call.attr_error(f"{name} is {call.attr(name)}: ext_factor needs one above 0 and finite")
+    if call.attr("base") == 1:
+        raise call.attr_error("base is 1: with ext_factor it must be another, all pairs turn equally fast")
 
 
 def angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> float:
@@ -122,6 +133,27 @@ def angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> f
         case(rand(1, 3, 2, 8), ints(4, 3, high=9), mode="mrope", n_dims=8, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, base=0.0, raises=AttributeValueError),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", n_dims=8, ext_factor=1.0, raises=AttributeValueError),
+        case(
+            rand(1, 3, 2, 6),
+            ints(4, 3, high=9),
+            mode="vision",
+            n_dims=3,
+            sections=(1, 1, 1, 0),
+            raises=AttributeValueError,
+        ),
+        *(
+            case(
+                rand(1, 3, 2, 8),
+                ints(3, high=9),
+                mode="neox",
+                n_dims=8,
+                ext_factor=1.0,
+                original_context=64,
+                **{name: value},
+                raises=AttributeValueError,
+            )
+            for name, value in (("beta_fast", 0.0), ("beta_slow", -1.0), ("beta_fast", INF), ("base", 1.0))
+        ),
         case(rand(1, 3, 2, 8), ints(3, high=9), mode="neox", raises=AttributeValueError),
         case(rand(1, 3, 2, 8), rand(3, dtype=f32), mode="neox", n_dims=8, raises=DTypeError),
     ],
@@ -151,7 +183,7 @@ def rope(
     n_dims, offset: the channels that turn, from offset on; even. The others are copied. vision: D/2 and 0.
     base: angle = position * base**(-2i/n_dims). scale: times the angle. attn_factor: times the result.
     ext_factor: above 0 blends scaled and unscaled angles by frequency (YaRN) between beta_fast and beta_slow turns
-        over original_context tokens.
+        over original_context tokens; these are then above 0, and base is not 1.
     sections: how many pairs take time, height, width and a further position; vision restarts its powers in each.
     Returns: shape and dtype of x. Raises: ShapeError, DTypeError, AttributeValueError.
     Source: Su et al. 2021, "RoFormer"; Peng et al. 2023, "YaRN"; Wang et al. 2024, "Qwen2-VL" for sections.
