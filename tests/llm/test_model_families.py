@@ -150,6 +150,12 @@ def test_an_unknown_architecture_is_refused_by_name(name, opened):
     assert "gemma3, llama, qwen2, qwen3" in str(e.value)
 
 
+@pytest.mark.parametrize("name", families.REFUSED)
+def test_what_is_recorded_and_lacking_is_refused_by_name(name, family_path):
+    with pytest.raises(ModelError, match=families.REFUSED[name]):
+        load(family_path(name))
+
+
 @pytest.mark.parametrize("value", [None, 3, ["llama"]])
 def test_a_file_without_architecture_is_no_model(value, opened):
     opened("llama").metadata["general.architecture"] = value
