@@ -16,20 +16,7 @@ sys.path.insert(0, str(FOLDER))
 import family_files  # noqa: E402
 
 RECORDS = json.loads((FOLDER / "families.json").read_text())
-REFUSED = {
-    "mistral3": "architecture",
-    "phi": "architecture",
-    "phi_long": "architecture",
-    "phi_short": "architecture",
-    "gemma2": "architecture",
-    "mixtral": r"llama\.expert_count is 6.*experts",
-    "qwen3moe": "architecture",
-    "gpt_oss": "architecture",
-    "deepseek2": "architecture",
-    "deepseek2_lite": "architecture",
-}
-"""What is recorded and can't be built, and the reason that must be given."""
-NAMES = tuple(name for name in RECORDS if name not in REFUSED)
+NAMES = tuple(RECORDS)
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
 )

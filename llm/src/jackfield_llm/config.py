@@ -90,7 +90,8 @@ def _phi3(keys: Keys) -> Config:
 
 
 def _mistral3(keys: Keys) -> Config:
-    growth = keys.number("attention.temperature_scale", 0.0, zero=True)
+    name = "attention.temperature_scale"
+    growth = keys.factor(name, 1.0) if keys.number(name, 0.0, zero=True) else 0.0
     temperature = Temperature(growth, original_context(keys)) if growth else None
     return replace(_decoder(keys, "normal", experts=True), temperature=temperature)
 

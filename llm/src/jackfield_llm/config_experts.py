@@ -14,7 +14,8 @@ _GATING = {0: "softmax", 1: "softmax", 2: "sigmoid"}  # 0: the file leaves it op
 def read_experts(keys: Keys, *, inner: int, normed: bool) -> Experts | None:
     """The experts of a layer, or None where the file has none.
 
-    inner: width of an expert where the file does not say it. normed: the weights of the chosen are divided by their sum.
+    inner: width of an expert where the file does not say it. normed: the weights of the chosen are divided by their
+        sum.
     Source: names and defaults as llama.cpp (build 11434) reads them.
     """
     count = keys.integer("expert_count", 0, lowest=0, highest=_MOST_EXPERTS)
@@ -29,7 +30,7 @@ def read_experts(keys: Keys, *, inner: int, normed: bool) -> Experts | None:
         shared_inner=inner * keys.integer("expert_shared_count", 0, lowest=0, highest=_MOST_EXPERTS),
         gating=_gating(keys),
         normed=normed,
-        scale=keys.number("expert_weights_scale", 0.0, zero=True) or 1.0,
+        scale=keys.factor("expert_weights_scale", 1.0),
         groups=groups,
         groups_used=keys.integer("expert_group_used_count", highest=groups) if groups > 1 else 1,
     )

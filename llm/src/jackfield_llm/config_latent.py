@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jackfield_llm.config_rope import yarn_magnitude
+from jackfield_llm.config_rope import yarn_magnitude, yarn_multiplier
 from jackfield_llm.hyperparameters import Latent, Rope
 from jackfield_llm.metadata import Keys
 
@@ -35,10 +35,10 @@ def latent_rotation(keys: Keys, rope: Rope, latent: Latent) -> tuple[Rope, float
     What YaRN makes larger is undone, where the file has a multiplier, and done to the products instead. The file states
     a tenth of it. Source: llama.cpp (build 11434), which explains it by its issue 7416 and pull request 17945.
     """
-    multiplier = 10.0 * keys.number("rope.scaling.yarn_log_multiplier", 0.0, zero=True)
+    multiplier = 10.0 * yarn_multiplier(keys)
     factor = 1.0 / rope.scale
     made = 1.0 + 0.1 * math.log(factor)
     if rope.ext_factor and multiplier:
-        rope = replace(rope, attn_factor=keys.number("rope.scaling.attn_factor", 1.0) / made)
+        rope = replace(rope, attn_factor=keys.factor("rope.scaling.attn_factor", 1.0) / made)
     grown = rope.attn_factor * made * yarn_magnitude(factor, multiplier)
     return rope, grown**2 / math.sqrt(latent.plain + latent.turned)

@@ -21,10 +21,7 @@ def choose(scores: jf.Tensor, bias: jf.Tensor | None, experts: Experts) -> tuple
     rows = scores.shape[0]
     probabilities = ops.softmax(scores) if experts.gating == "softmax" else ops.sigmoid(scores)
     preferred = probabilities if bias is None else ops.add(probabilities, bias)
-    if experts.groups > 1:
-        ids = _within_groups(preferred, experts)
-    else:
-        ids = ops.top_k(preferred, k=experts.used)
+    ids = _within_groups(preferred, experts) if experts.groups > 1 else ops.top_k(preferred, k=experts.used)
     weights = ops.take_rows(ops.reshape(probabilities, shape=(rows, experts.count, 1)), ids)
     if experts.normed:
         total = ops.sum(weights, axis=1, keepdims=True)

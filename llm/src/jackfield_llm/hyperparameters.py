@@ -29,7 +29,7 @@ class Experts:
     inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none.
     gating: "softmax" or "sigmoid", which makes the router's scores weights. normed: the weights of the chosen are
         divided by their sum. scale: times the weights.
-    groups: of neighbouring experts, of which groups_used with the largest sum of their two best are looked at; 1 for all.
+    groups: of neighbouring experts; only the groups_used whose two best sum to most are looked at. 1 for all.
     """
 
     count: int

@@ -33,6 +33,13 @@ class Keys:
             raise self.wrong(name, value, f"a finite number {'not below' if zero else 'above'} 0")
         return float(value)
 
+    def factor(self, name: str, default: float) -> float:
+        """A number that something is multiplied or divided by, 1e-6 to 1e6; 0 means that nothing is."""
+        value = self.number(name, default, zero=True) or 1.0
+        if not 1e-6 <= value <= 1e6:
+            raise self.wrong(name, value, "from 1e-6 to 1e6")
+        return value
+
     def flag(self, name: str) -> bool:
         """Whether it is set; absent is not."""
         value = self._get(name, default=False)
