@@ -60,6 +60,7 @@ FAULTS = {
     "selection bias in the weights": {"deepseek2"},
     "no expert groups": {"deepseek2"},
     "groups by their best": {"deepseek2"},  # one expert for the sum of two
+    "groups by their sum": {"deepseek2"},  # all experts
     "no expert scale": {"deepseek2"},
     "no shared experts": {"deepseek2", "deepseek2_lite"},
     "no router bias": {"gpt_oss"},

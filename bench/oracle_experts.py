@@ -94,7 +94,8 @@ class Feed:
         if groups < 2 or self.fault == "no expert groups":
             return probabilities
         grouped = np.sort(probabilities.reshape(len(probabilities), groups, -1), axis=-1)
-        best = grouped[..., -1 if self.fault == "groups by their best" else -2 :].sum(-1)
+        taken = {"groups by their best": 1, "groups by their sum": grouped.shape[-1]}.get(self.fault, 2)
+        best = grouped[..., -taken:].sum(-1)
         kept = np.argsort(-best, axis=-1, kind="stable")[:, : file.size("expert_group_used_count")]
         allowed = np.zeros(best.shape, dtype=bool)
         np.put_along_axis(allowed, kept, values=True, axis=-1)

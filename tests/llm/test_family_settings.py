@@ -178,12 +178,13 @@ def test_weights_of_experts(config):
 def test_groups_of_experts(config):
     for groups in (0, 1, None):
         assert config("deepseek2", expert_group_count=groups).layers[1].experts.groups == 1
-    with pytest.raises(ModelError, match=r"expert_group_count is 3: must be so that the 8 experts make groups"):
-        config("deepseek2", expert_group_count=3)
-    with pytest.raises(ModelError, match=r"expert_group_count is 8: must be so that the 8 experts make groups"):
-        config("deepseek2", expert_group_count=8)
-    with pytest.raises(ModelError, match=r"expert_group_used_count is 1: must be enough groups of 2 for 3 experts"):
-        config("deepseek2", expert_group_used_count=1)
+    for groups in (5, 12):
+        with pytest.raises(
+            ModelError, match=rf"expert_group_count is {groups}: must be so that the 12 experts make gr"
+        ):
+            config("deepseek2", expert_group_count=groups)
+    with pytest.raises(ModelError, match=r"expert_group_used_count is 1: must be enough groups of 3 for 4 experts"):
+        config("deepseek2", expert_group_used_count=1, expert_used_count=4)
     with pytest.raises(ModelError, match=r"expert_group_used_count is 5: must be a whole number from 1 to 4"):
         config("deepseek2", expert_group_used_count=5)
 

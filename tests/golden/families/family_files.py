@@ -90,7 +90,7 @@ FAMILIES = (
         "deepseek2", "deepseek2", hidden=64, heads=4, kv_heads=1, head=0, ffn=160, yarn=40.0, log_multiplier=0.1,
         original_context=16, sharpness=1.2, latent=Latent(queries=48, rank=64, plain=32, turned=16, value=32),
         experts=Experts(
-            count=8, used=3, width=64, dense=1, shared=1, gating=ExpertGatingFuncType.SIGMOID, norm=True, scale=2.5,
+            count=12, used=3, width=32, dense=1, shared=1, gating=ExpertGatingFuncType.SIGMOID, norm=True, scale=2.5,
             groups=4, groups_used=2, selection_bias=True, router_gain=1.0,
         ),
     ),
