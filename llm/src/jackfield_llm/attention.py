@@ -72,5 +72,5 @@ class Attention:
         if t is None:
             return q
         growth = 1.0 + t.growth * np.log1p(np.arange(self.parts.context) // t.length)
-        table = jf.constant(growth.astype(np.float32)[:, None], name="attention_temperature")
+        table = self.parts.table("attention_temperature", growth.astype(np.float32)[:, None])
         return ops.multiply(q, ops.reshape(ops.take_rows(table, positions), shape=(1, q.shape[1], 1, 1)))

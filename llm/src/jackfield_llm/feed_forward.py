@@ -46,7 +46,7 @@ class FeedForward:
         rows, width = x.shape
         scores = self.parts.linear(x, at + "ffn_gate_inp", experts.count)
         bias = self.parts.weights.maybe(at + "exp_probs_b.bias", (experts.count,))
-        ids, weights = choose(scores, bias, experts)
+        ids, weights = choose(self.parts, scores, bias, experts)
         each = ops.reshape(x, shape=(rows, 1, width))
         gate = self._expert_linear(each, ids, at + "ffn_gate_exps", (experts.count, experts.inner))
         up = self._expert_linear(each, ids, at + "ffn_up_exps", (experts.count, experts.inner))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.hyperparameters import Config, Rope
@@ -28,6 +31,13 @@ class Parts:
     def __init__(self, config: Config, weights: Weights, *, context: int, cache_dtype: jf.DType) -> None:
         self.config, self.weights = config, weights
         self.context, self.cache_dtype = context, cache_dtype
+        self._tables: dict[str, jf.Tensor] = {}
+
+    def table(self, name: str, values: NDArray[np.generic]) -> jf.Tensor:
+        """A constant that no file has, made once for all layers and graphs."""
+        if name not in self._tables:
+            self._tables[name] = jf.constant(values, name=name)
+        return self._tables[name]
 
     def linear(self, x: jf.Tensor, name: str, outputs: int) -> jf.Tensor:
         """x [rows, inputs] to [rows, outputs], with the bias where the file has one."""
