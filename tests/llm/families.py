@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 FOLDER = Path(__file__).parents[1] / "golden" / "families"
+sys.path.insert(0, str(FOLDER))
+
+import family_files  # noqa: E402
+
 RECORDS = json.loads((FOLDER / "families.json").read_text())
 NAMES = tuple(RECORDS)
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
 )
-
-
-def _module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("family_files", FOLDER / "family_files.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-family_files = _module()
 
 
 def write(name: str, path: Path, *, template: str | None = None) -> Path:
@@ -37,17 +28,17 @@ def write(name: str, path: Path, *, template: str | None = None) -> Path:
     if template is None:
         family_files.write(family, path)
         return path
-    plain = family_files.TOKENIZERS[family.architecture]
+    plain = family_files.TOKENIZERS[family.tokenizer]
 
     def with_template(writer: Any) -> None:
         plain(writer)
         writer.add_chat_template(template)
 
-    family_files.TOKENIZERS[family.architecture] = with_template
+    family_files.TOKENIZERS[family.tokenizer] = with_template
     try:
         family_files.write(family, path)
     finally:
-        family_files.TOKENIZERS[family.architecture] = plain
+        family_files.TOKENIZERS[family.tokenizer] = plain
     return path
 
 

@@ -22,6 +22,7 @@ class Weights:
     def __init__(self, file: jf.gguf.File) -> None:
         self._file = file
         self._made: dict[str, jf.Tensor] = {}
+        self._passed: set[str] = set()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Extents of a tensor, outermost first. Raises ModelError when the file lacks it."""
@@ -43,19 +44,30 @@ class Weights:
         """The same, or None when the file has no such tensor."""
         return self.get(name, shape) if name in self._file.tensors else None
 
-    def check_layers(self, count: int) -> None:
-        """Every layer must have the tensors that any layer has: what is optional is so for the whole model.
+    def has(self, name: str) -> bool:
+        return name in self._file.tensors
 
-        Raises: ModelError naming one that is missing.
+    def pass_over(self, name: str, shape: Sequence[int]) -> None:
+        """Say that a tensor of this shape belongs to the model and is not needed for the graphs built here."""
+        if self.shape(name) != tuple(shape):
+            raise ModelError(f"tensor {name} is {list(self.shape(name))}, the hyperparameters say {list(shape)}")
+        self._passed.add(name)
+
+    def check_layers(self, kinds: Sequence[object]) -> None:
+        """Every layer must have the tensors that any layer of its kind has: what is optional is so for all of them.
+
+        kinds: one a layer. Raises: ModelError naming a tensor that is missing.
         """
-        layers: list[set[str]] = [set() for _ in range(count)]
+        layers: list[set[str]] = [set() for _ in kinds]
         for name in self._file.tensors:
             match = _BLOCK.fullmatch(name)
-            if match and int(match[1]) < count:
+            if match and int(match[1]) < len(kinds):
                 layers[int(match[1])].add(match[2])
-        every = set().union(*layers)
+        every: dict[object, set[str]] = {}
+        for kind, has in zip(kinds, layers, strict=True):
+            every.setdefault(kind, set()).update(has)
         for number, has in enumerate(layers):
-            if missing := sorted(every - has):
+            if missing := sorted(every[kinds[number]] - has):
                 name = _shown(f"blk.{number}.{missing[0]}")
                 raise ModelError(f"the file lacks the tensor {name}, which other layers have")
 
@@ -64,7 +76,7 @@ class Weights:
 
         Raises: ModelError naming the first.
         """
-        unknown = [name for name in self._file.tensors if name not in self._made]
+        unknown = [name for name in self._file.tensors if name not in self._made and name not in self._passed]
         if unknown:
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise ModelError(

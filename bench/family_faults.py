@@ -1,0 +1,74 @@
+"""What a model may forget, and the variants in which it must show: each name is a fault of `family_oracle.Model`."""
+
+from __future__ import annotations
+
+FAULTS = {
+    # rotation
+    # pairs (i, i + half) for (2i, 2i + 1) and the reverse
+    "other rotation": {
+        "llama", "llama_quantised", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "phi", "phi_long", "gemma2",
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite",
+    },
+    "no rotation base": {  # 10000 for the file's
+        "llama_rope_freqs", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "mixtral", "qwen3moe", "gpt_oss",
+    },
+    "no rope_freqs": {"llama_rope_freqs"},
+    "whole head turns": {"phi_long"},
+    "factors of the other length": {"phi_long", "phi_short"},
+    "no factors": {"phi_long", "phi_short"},
+    "no rotation magnitude": {"phi_long", "phi_short", "gpt_oss"},
+    "YaRN's own magnitude": {"mistral3", "deepseek2", "deepseek2_lite"},  # as without yarn_log_multiplier
+    "no YaRN": {"mistral3", "gpt_oss", "deepseek2", "deepseek2_lite"},  # no scaling at all
+    "linear for YaRN": {"mistral3", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "one rotation base": {"gemma3", "gemma3_defaults"},  # the file's for windowed layers too
+    "no rotation scale": {"gemma3_defaults"},
+    "rotation scale everywhere": {"gemma3_defaults"},
+    # attention
+    "heads in other order": {  # query head h with key head h % kv_heads for h // group
+        "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
+        "gpt_oss",
+    },
+    "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
+    "no bias": {"qwen2", "gpt_oss"},
+    "no head norms": {"qwen3", "gemma3", "qwen3moe"},
+    "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
+    "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
+    "window in every layer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss", "mistral", "phi"},
+    "windows in the other layers": {"gemma2", "gpt_oss"},
+    "scale of hidden": {"qwen3", "gemma3", "mistral3"},  # 1 / sqrt(hidden / heads) for 1 / sqrt(head)
+    "no attention cap": {"gemma2"},
+    "no sinks": {"gpt_oss"},
+    "no temperature": {"mistral3"},
+    # latent attention
+    "no query norm": {"deepseek2"},
+    "no latent norm": {"deepseek2", "deepseek2_lite"},
+    "no scale of YaRN": {"deepseek2", "deepseek2_lite"},  # of the products, by yarn_log_multiplier
+    "scale of the latent": {"deepseek2", "deepseek2_lite"},  # 1 / sqrt(rank + turned) for 1 / sqrt(plain + turned)
+    "turned part first": {"deepseek2"},
+    # feed-forward
+    "silu for gelu": {"gemma3", "gemma2"},
+    "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral"},
+    "up before gate": {"phi", "phi_long"},
+    # experts
+    "one expert less": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "first experts": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2"},
+    "weights normed": {"deepseek2_lite"},
+    "equal weights": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "softmax for sigmoid": {"deepseek2"},
+    "no selection bias": {"deepseek2"},
+    "selection bias in the weights": {"deepseek2"},
+    "no expert groups": {"deepseek2"},
+    "groups by their best": {"deepseek2"},  # one expert for the sum of two
+    "groups by their sum": {"deepseek2"},  # all experts
+    "no expert scale": {"deepseek2"},
+    "no shared experts": {"deepseek2", "deepseek2_lite"},
+    "no router bias": {"gpt_oss"},
+    "no expert bias": {"gpt_oss"},
+    "plain SwiGLU": {"gpt_oss"},
+    "no limit": {"gpt_oss"},
+    # around the layers
+    "no post norms": {"gemma3", "gemma2"},
+    "no embedding scale": {"gemma3", "gemma2"},
+    "no logit cap": {"gemma2"},
+}  # fmt: skip

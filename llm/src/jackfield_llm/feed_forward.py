@@ -1,0 +1,71 @@
+"""Gated feed-forward: one for all tokens, or experts of which a router chooses a few for each."""
+
+from __future__ import annotations
+
+import jackfield as jf
+from jackfield import ops
+from jackfield_llm.experts import choose
+from jackfield_llm.graph_parts import Parts
+from jackfield_llm.hyperparameters import Experts, Layer
+
+__all__ = ["FeedForward"]
+
+_LIMIT, _STEEPNESS = 7.0, 1.702  # of gpt-oss's activation; no file states them
+
+
+class FeedForward:
+    """Builds the feed-forward of a layer: x [rows, width], normed, to [rows, width]. at: the layer's names begin so."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.config = parts, parts.config
+
+    def build(self, x: jf.Tensor, layer: Layer, at: str) -> jf.Tensor:
+        if layer.experts is None:
+            return self._plain(x, at, "", self.config.inner)
+        y = self._experts(x, layer.experts, at)
+        if not layer.experts.shared_inner:
+            return y
+        return ops.add(y, self._plain(x, at, "_shexp", layer.experts.shared_inner))
+
+    def _plain(self, x: jf.Tensor, at: str, suffix: str, inner: int) -> jf.Tensor:
+        """suffix: what names of the expert for all tokens end in."""
+        if self.config.fused:
+            gated = ops.swiglu(self.parts.linear(x, f"{at}ffn_up{suffix}", 2 * inner))
+        else:
+            gate = self.parts.linear(x, f"{at}ffn_gate{suffix}", inner)
+            gated = self._gated(gate, self.parts.linear(x, f"{at}ffn_up{suffix}", inner))
+        return self.parts.linear(gated, f"{at}ffn_down{suffix}", self.config.width)
+
+    def _gated(self, gate: jf.Tensor, up: jf.Tensor) -> jf.Tensor:
+        if self.config.activation == "limited":
+            return _limited(gate, up)
+        return ops.swiglu(gate, up) if self.config.activation == "silu" else ops.geglu(gate, up)
+
+    def _experts(self, x: jf.Tensor, experts: Experts, at: str) -> jf.Tensor:
+        """The sum of what the chosen ones give, each times its weight."""
+        rows, width = x.shape
+        scores = self.parts.linear(x, at + "ffn_gate_inp", experts.count)
+        bias = self.parts.weights.maybe(at + "exp_probs_b.bias", (experts.count,))
+        ids, weights = choose(self.parts, scores, bias, experts)
+        each = ops.reshape(x, shape=(rows, 1, width))
+        gate = self._expert_linear(each, ids, at + "ffn_gate_exps", (experts.count, experts.inner))
+        up = self._expert_linear(each, ids, at + "ffn_up_exps", (experts.count, experts.inner))
+        y = self._expert_linear(self._gated(gate, up), ids, at + "ffn_down_exps", (experts.count, width))
+        return ops.sum(ops.multiply(y, weights), axis=1)
+
+    def _expert_linear(self, x: jf.Tensor, ids: jf.Tensor, name: str, shape: tuple[int, int]) -> jf.Tensor:
+        """x [rows, 1 or used, inputs] to [rows, used, outputs]. shape: experts and outputs."""
+        y = ops.linear_experts(x, self.parts.weights.get(name + ".weight", (*shape, x.shape[-1])), ids)
+        bias = self.parts.weights.maybe(name + ".bias", shape)
+        if bias is None:
+            return y
+        rows, used, outputs = y.shape
+        chosen = ops.take_rows(bias, ops.reshape(ids, shape=(rows * used,)))
+        return ops.add(y, ops.reshape(chosen, shape=(rows, used, outputs)))
+
+
+def _limited(gate: jf.Tensor, up: jf.Tensor) -> jf.Tensor:
+    """gate * sigmoid(1.702 gate) * (up + 1), the gate at most 7 and up within 7. Source: OpenAI 2025, gpt-oss."""
+    gate = ops.clip(gate, min=float("-inf"), max=_LIMIT)
+    swish = ops.multiply(gate, ops.sigmoid(ops.scale(gate, scale=_STEEPNESS)))
+    return ops.multiply(swish, ops.scale(ops.clip(up, min=-_LIMIT, max=_LIMIT), scale=1.0, bias=1.0))

@@ -1,0 +1,113 @@
+"""What a model file says of the model it holds, as data. Nothing here knows metadata, a graph or a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Config", "Experts", "Latent", "Layer", "Rope", "Temperature"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding as `jf.ops.rope` takes it. mode: "normal" or "neox"."""
+
+    mode: str
+    n_dims: int
+    base: float
+    scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Feed-forwards of which a router chooses a few for each token.
+
+    inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none.
+    gating: "softmax" or "sigmoid", which makes the router's scores weights. normed: the weights of the chosen are
+        divided by their sum. scale: times the weights.
+    groups: of neighbouring experts; only the groups_used whose two best sum to most are looked at. 1 for all.
+    """
+
+    count: int
+    used: int
+    inner: int
+    shared_inner: int = 0
+    gating: str = "softmax"
+    normed: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention that keeps one short vector a token for all heads.
+
+    query_rank: of queries, 0 where they come from one matrix. rank: elements of that vector.
+    plain, turned: elements of a head's query that stay and that the rotation turns. value: elements of a head's value.
+    """
+
+    query_rank: int
+    rank: int
+    plain: int
+    turned: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries at position p are multiplied by 1 + growth * log(1 + p // length)."""
+
+    growth: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What may differ from layer to layer. window: columns of a sliding window, 0 for the whole context."""
+
+    rope: Rope
+    window: int = 0
+    experts: Experts | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A decoder-only transformer of the Llama kind.
+
+    width: of the residual stream. heads, kv_heads, head_size, value_size: of attention, as the cache holds them.
+    inner: width of the feed-forward. context: tokens, the most the model was made for.
+    eps: of the RMS norms. embedding_scale: factor on token embeddings. attention_scale: factor on query-key products.
+    activation: "silu", "gelu" (tanh form) or "limited" (gpt-oss) of the gated feed-forward.
+    softcap: on the logits, attention_softcap: on the products of attention, 0 for none.
+    head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
+    sinks: a logit a head that takes weight and yields none. fused: one matrix makes queries, keys and values, another
+        gate and up. ffn_norm: what the norm before the feed-forward is called.
+    """
+
+    architecture: str
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    value_size: int
+    inner: int
+    context: int
+    eps: float
+    layers: tuple[Layer, ...]
+    attention_scale: float
+    embedding_scale: float = 1.0
+    activation: str = "silu"
+    softcap: float = 0.0
+    attention_softcap: float = 0.0
+    head_norms: bool = False
+    post_norms: bool = False
+    sinks: bool = False
+    fused: bool = False
+    ffn_norm: str = "ffn_norm"
+    temperature: Temperature | None = None
+    latent: Latent | None = None

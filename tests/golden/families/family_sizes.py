@@ -1,0 +1,116 @@
+"""What a tiny model's file says of itself: sizes, and what makes one variant different from another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gguf import ExpertGatingFuncType
+from gguf import GGMLQuantizationType as Type
+
+VOCABULARY = 320
+LENGTH = 40
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Feed-forwards of which a token takes a few."""
+
+    count: int
+    used: int
+    width: int
+    """Of one expert."""
+    width_key: bool = True
+    """The file has `expert_feed_forward_length`; without it the width is the layer's `feed_forward_length`."""
+    dense: int = 0
+    """Leading layers without experts."""
+    shared: int = 0
+    """Experts every token takes, as one of so many times the width; 0 leaves the key away."""
+    gating: ExpertGatingFuncType | None = None
+    norm: bool = False
+    """The weights of the chosen are divided by their sum."""
+    scale: float = 0.0
+    """Times the weights; 0 leaves the key away."""
+    groups: int = 0
+    """Groups of experts, of which only `groups_used` are looked at; 0 leaves both keys away."""
+    groups_used: int = 0
+    selection_bias: bool = False
+    """`exp_probs_b.bias`: added for the choice, not for the weights."""
+    router_gain: float = 1.5
+    gate_gain: float = 1.0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention whose keys and values are stored as one short vector a token."""
+
+    queries: int
+    """Rank of queries; 0: they come from one matrix."""
+    rank: int
+    """Of keys and values."""
+    plain: int
+    """Elements of a head's query and key that do not turn."""
+    turned: int
+    """Elements that do; the key's are the same for all heads."""
+    value: int
+
+
+@dataclass(frozen=True)
+class Family:
+    """One file: an architecture, its sizes, and what makes the variant different."""
+
+    name: str
+    architecture: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    """Elements of one head; `heads * head` need not be `hidden`."""
+    ffn: int
+    layers: int = 2
+    context: int = 128
+    rope_base: float = 10000.0
+    sharpness: float = 1.4
+    """Gain of queries and keys: larger makes attention more decided, and errors of rounding larger."""
+    tied: bool = False
+    """No `output.weight`: logits come from `token_embd.weight`."""
+    type: Type = Type.F32
+    types: Mapping[str, Type] = field(default_factory=dict)
+    """Types of matrices by the name's last part but one (`attn_q`), over `type`."""
+    tokenizer: str = "pairs"
+    """"pairs" or "pieces": byte-level BPE or SentencePiece."""
+    rope_dims: int = 0
+    """Elements of a head that turn, where the file says it; 0 leaves the key away (then all do)."""
+    rope_factors: tuple[float, ...] = ()
+    """Divisors of the rotation's frequencies, one a pair: the tensor `rope_freqs.weight`."""
+    long_factors: tuple[float, ...] = ()
+    """Likewise for contexts longer than `original_context`: the tensor `rope_factors_long.weight`."""
+    short_factors: tuple[float, ...] = ()
+    """And for shorter ones."""
+    rope_scale: float = 1.0
+    """Linear scaling: positions of layers without a window are divided by it."""
+    yarn: float = 0.0
+    """Factor of YaRN scaling; 0 is none."""
+    log_multiplier: float = 0.0
+    """`yarn_log_multiplier`; 0 leaves the key away."""
+    original_context: int = 0
+    """0 leaves the key away."""
+    attn_factor: float = 0.0
+    """Times cosine and sine; 0 leaves the key away."""
+    temperature: float = 0.0
+    """Growth of the queries with the logarithm of how often the original context has passed; 0 is none."""
+    window: int = 0
+    """Keys a windowed layer sees, itself included; 0 is no window."""
+    period: int = 0
+    """Every `period`-th layer has no window; 0 leaves the key away."""
+    local_base: float = 0.0
+    """Rotation base of windowed layers; 0 leaves the key away."""
+    attention_cap: float = 0.0
+    """Soft cap of attention's products; 0 leaves the key away."""
+    logit_cap: float = 0.0
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+    def has_experts(self, layer: int) -> bool:
+        return self.experts is not None and layer >= self.experts.dense

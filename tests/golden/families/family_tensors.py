@@ -1,0 +1,174 @@
+"""The weights of a tiny model, the same on every machine.
+
+They come from raw 64-bit outputs of PCG64 and integer sums, so that no version of numpy, its distributions or the
+machine's mathematics library changes a byte. Each tensor has a generator of its own, seeded by the names of variant and
+tensor: one more tensor moves no other.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from family_sizes import VOCABULARY, Experts, Family, Latent
+from gguf import GGMLQuantizationType as Type
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3"}
+POST_NORMS = {"gemma2", "gemma3"}
+QKV_BIAS = {"qwen2", "gpt-oss"}
+
+
+def gaussian(label: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> Floats:
+    """Nearly normal float32 numbers of deviation `scale` round `mean`: sums of four uniform 16-bit integers."""
+    count = int(np.prod(shape))
+    raw = np.random.PCG64(zlib.crc32(label.encode())).random_raw(count).astype("<u8", copy=False)
+    sums = raw.view("<u2").reshape(count, 4).sum(axis=1, dtype=np.int64) - 131070
+    deviation = 37837.22  # of such a sum: 65536 * sqrt(4 / 12)
+    values: Floats = (sums.astype(np.float64) * (scale / deviation) + mean).astype(np.float32)
+    return values.reshape(shape)
+
+
+def tensors(family: Family) -> dict[str, Floats]:
+    """Every tensor of the file by name, float32, shapes in numpy order ([out, in] for matrices).
+
+    Matrices keep the size of what passes (deviation 1 / sqrt(in)); queries and keys are larger, so that attention is
+    neither flat nor a single peak and each error of rotation, mask or scale shows in the logits.
+    """
+    return Maker(family).all()
+
+
+def type_of(family: Family, name: str, values: Floats) -> Type:
+    """The type a tensor is stored in: float32 for vectors, biases and routers, what the family says for matrices."""
+    stem, _, last = name.rpartition(".")
+    short = stem.rpartition(".")[2]
+    if last != "weight" or values.ndim == 1 or short == "ffn_gate_inp":
+        return Type.F32
+    return family.types.get(short, family.type)
+
+
+class Maker:
+    """Makes one family's tensors, in the order of the file."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.made: dict[str, Floats] = {}
+
+    def matrix(self, name: str, *shape: int, gain: float = 1.0, inputs: int = 0) -> None:
+        """inputs: how many elements a product sums over, where it is not the last axis."""
+        scale = gain / float(inputs or shape[-1]) ** 0.5
+        self.made[f"{name}.weight"] = gaussian(f"{self.family.name} {name}", shape, scale)
+
+    def vector(self, name: str, *shape: int, mean: float, scale: float) -> None:
+        self.made[name] = gaussian(f"{self.family.name} {name}", shape, scale, mean)
+
+    def norm(self, name: str, size: int) -> None:
+        self.vector(f"{name}.weight", size, mean=1.0, scale=0.2)
+
+    def all(self) -> dict[str, Floats]:
+        family = self.family
+        scaled = family.architecture in POST_NORMS  # the model itself multiplies by sqrt(hidden)
+        self.matrix("token_embd", VOCABULARY, family.hidden, gain=1.0 if scaled else float(family.hidden) ** 0.5)
+        self.norm("output_norm", family.hidden)
+        if not family.tied:
+            self.matrix("output", VOCABULARY, family.hidden)
+        factors = {"freqs": family.rope_factors, "factors_long": family.long_factors}
+        for name, values in (factors | {"factors_short": family.short_factors}).items():
+            if values:
+                self.made[f"rope_{name}.weight"] = np.array(values, dtype=np.float32)
+        for layer in range(family.layers):
+            self.layer(layer, f"blk.{layer}.")
+        return self.made
+
+    def layer(self, layer: int, block: str) -> None:
+        family, hidden = self.family, self.family.hidden
+        self.norm(f"{block}attn_norm", hidden)
+        if family.latent:
+            self.latent(block, family.latent)
+        elif family.architecture == "phi3":
+            self.fused(block)
+        else:
+            self.attention(block)
+        self.norm(f"{block}{'post_attention' if family.architecture == 'gpt-oss' else 'ffn'}_norm", hidden)
+        if family.experts and family.has_experts(layer):
+            self.experts(block, family.experts)
+        else:
+            self.feed(block)
+        self.extras(block)
+
+    def attention(self, block: str) -> None:
+        family, hidden = self.family, self.family.hidden
+        queries, keys = family.heads * family.head, family.kv_heads * family.head
+        self.matrix(f"{block}attn_q", queries, hidden, gain=family.sharpness)
+        self.matrix(f"{block}attn_k", keys, hidden, gain=family.sharpness)
+        self.matrix(f"{block}attn_v", keys, hidden)
+        self.matrix(f"{block}attn_output", hidden, queries)
+
+    def fused(self, block: str) -> None:
+        """Queries, keys and values in one matrix. The values get the gain of the others too."""
+        family, hidden = self.family, self.family.hidden
+        self.matrix(
+            f"{block}attn_qkv", (family.heads + 2 * family.kv_heads) * family.head, hidden, gain=family.sharpness
+        )
+        self.matrix(f"{block}attn_output", hidden, family.heads * family.head)
+
+    def latent(self, block: str, latent: Latent) -> None:
+        family, hidden = self.family, self.family.hidden
+        queries = family.heads * (latent.plain + latent.turned)
+        if latent.queries:
+            self.matrix(f"{block}attn_q_a", latent.queries, hidden)
+            self.norm(f"{block}attn_q_a_norm", latent.queries)
+            self.matrix(f"{block}attn_q_b", queries, latent.queries, gain=family.sharpness)
+        else:
+            self.matrix(f"{block}attn_q", queries, hidden, gain=family.sharpness)
+        self.matrix(f"{block}attn_kv_a_mqa", latent.rank + latent.turned, hidden, gain=family.sharpness)
+        self.norm(f"{block}attn_kv_a_norm", latent.rank)
+        shape = (family.heads, latent.rank, latent.plain)
+        self.matrix(f"{block}attn_k_b", *shape, gain=family.sharpness, inputs=latent.rank)
+        self.matrix(f"{block}attn_v_b", family.heads, latent.value, latent.rank)
+        self.matrix(f"{block}attn_output", hidden, family.heads * latent.value)
+
+    def feed(self, block: str) -> None:
+        family, hidden = self.family, self.family.hidden
+        if family.architecture == "phi3":
+            self.matrix(f"{block}ffn_up", 2 * family.ffn, hidden)
+        else:
+            self.matrix(f"{block}ffn_gate", family.ffn, hidden)
+            self.matrix(f"{block}ffn_up", family.ffn, hidden)
+        self.matrix(f"{block}ffn_down", hidden, family.ffn, gain=2.0)
+
+    def experts(self, block: str, experts: Experts) -> None:
+        hidden, count, width = self.family.hidden, experts.count, experts.width
+        self.matrix(f"{block}ffn_gate_inp", count, hidden, gain=experts.router_gain)
+        self.matrix(f"{block}ffn_gate_exps", count, width, hidden, gain=experts.gate_gain)
+        self.matrix(f"{block}ffn_up_exps", count, width, hidden, gain=experts.gate_gain)
+        self.matrix(f"{block}ffn_down_exps", count, hidden, width, gain=2.0 / experts.gate_gain**2)
+        if experts.selection_bias:
+            self.vector(f"{block}exp_probs_b.bias", count, mean=0.0, scale=0.3)
+        if experts.shared:
+            self.matrix(f"{block}ffn_gate_shexp", experts.shared * width, hidden)
+            self.matrix(f"{block}ffn_up_shexp", experts.shared * width, hidden)
+            self.matrix(f"{block}ffn_down_shexp", hidden, experts.shared * width, gain=2.0)
+        if self.family.architecture == "gpt-oss":
+            self.vector(f"{block}ffn_gate_inp.bias", count, mean=0.0, scale=0.7)
+            self.vector(f"{block}ffn_gate_exps.bias", count, width, mean=0.0, scale=0.7)
+            self.vector(f"{block}ffn_up_exps.bias", count, width, mean=0.0, scale=0.7)
+            self.vector(f"{block}ffn_down_exps.bias", count, hidden, mean=0.0, scale=0.5)
+
+    def extras(self, block: str) -> None:
+        """Biases and norms that some architectures have besides."""
+        family, hidden, architecture = self.family, self.family.hidden, self.family.architecture
+        if architecture in QKV_BIAS:
+            self.vector(f"{block}attn_q.bias", family.heads * family.head, mean=0.0, scale=0.5)
+            self.vector(f"{block}attn_k.bias", family.kv_heads * family.head, mean=0.0, scale=0.5)
+            self.vector(f"{block}attn_v.bias", family.kv_heads * family.head, mean=0.0, scale=0.5)
+        if architecture == "gpt-oss":
+            self.vector(f"{block}attn_output.bias", hidden, mean=0.0, scale=0.5)
+            self.vector(f"{block}attn_sinks.weight", family.heads, mean=1.0, scale=1.0)
+        if architecture in HEAD_NORMS:
+            self.vector(f"{block}attn_q_norm.weight", family.head, mean=1.4, scale=0.3)
+            self.vector(f"{block}attn_k_norm.weight", family.head, mean=1.4, scale=0.3)
+        if architecture in POST_NORMS:
+            self.norm(f"{block}post_attention_norm", hidden)
+            self.norm(f"{block}post_ffw_norm", hidden)
