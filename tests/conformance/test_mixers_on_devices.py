@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mixers import MIXERS
-from recipes import USUAL, examples_of, needs_kernel
+from recipes import USUAL, examples_of, need_kernel
 
 from jackfield import ops
 from jackfield.backend import BadIndex
@@ -42,7 +42,7 @@ def close(got, want):
 @pytest.mark.parametrize("name", RWKV)
 def test_rows_token_by_token(name, on):
     """Each token sees the state of the one before, whatever the number of sequences."""
-    needs_kernel(name, on)
+    need_kernel(name, on)
     arrays, attrs = usual(name, S=2, T=TOKENS)
     S, (H, D) = 2, arrays["k"].shape[1:]
     whole = result(on, name, arrays, **attrs)
@@ -63,7 +63,7 @@ def test_rows_token_by_token(name, on):
 @pytest.mark.parametrize("snapshots", [1, 3, TOKENS, TOKENS + 2])
 def test_states_of_a_scan_are_those_of_fewer_tokens(snapshots, on):
     """Item 168: what a rejected token changed is undone by an earlier state, also where there are fewer tokens."""
-    needs_kernel("ssm_scan", on)
+    need_kernel("ssm_scan", on)
     arrays, _ = usual("ssm_scan", S=2, T=TOKENS)
     x, state = arrays["x"], arrays["state"]
     got = result(on, "ssm_scan", arrays, snapshots=snapshots)
@@ -78,7 +78,7 @@ def test_states_of_a_scan_are_those_of_fewer_tokens(snapshots, on):
 @pytest.mark.parametrize("snapshots", [1, 3, TOKENS, TOKENS + 2])
 def test_states_of_a_delta_net_are_those_of_fewer_tokens(snapshots, on):
     """Item 168, as above."""
-    needs_kernel("gated_delta_net", on)
+    need_kernel("gated_delta_net", on)
     arrays, _ = usual("gated_delta_net", T=TOKENS)
     S, _, H, D = arrays["v"].shape
     got = result(on, "gated_delta_net", arrays, snapshots=snapshots)
@@ -93,7 +93,7 @@ def test_states_of_a_delta_net_are_those_of_fewer_tokens(snapshots, on):
 @pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1, -(2**31)])
 def test_a_slot_that_is_not_there_is_told(bad, on):
     """Item 168: the sequence gives zeros, and those beside it are right."""
-    needs_kernel("ssm_scan", on)
+    need_kernel("ssm_scan", on)
     arrays, attrs = usual("ssm_scan", S=3)
     whole = result(on, "ssm_scan", arrays, **attrs)
     wrong = arrays | {"ids": np.array([arrays["ids"][0], bad, arrays["ids"][2]], np.int32)}
@@ -114,7 +114,7 @@ def test_a_slot_that_is_not_there_is_told(bad, on):
 @pytest.mark.parametrize("bits", [np.uint16, np.uint32])
 def test_masks_are_opened_bit_by_bit(bits, on):
     """Item 166: duplicates, negative numbers and those beyond the end, scores of NaN and -inf, -0 and NaN payloads."""
-    needs_kernel("top_k_mask", on)
+    need_kernel("top_k_mask", on)
     rng = np.random.default_rng(3)
     kind = {np.uint16: np.float16, np.uint32: np.float32}[bits]
     shut = np.array(-np.inf, kind).view(bits)
