@@ -30,11 +30,13 @@ JF_INLINE bool is_bad(const uint8_t* block) {
 // The same of a block of each of sixteen rows: not zero where it is bad. Scales that are lanes by now are looked at
 // there.
 template <int32_t D>
-JF_INLINE Halves bad_lanes(Rows blocks, const uint8_t* scales) {
+JF_INLINE Halves bad_lanes(Rows blocks, const uint8_t* scales, const uint8_t* quants) {
     constexpr Fields fields = fields_of(D);
     Halves bad{};
     if constexpr (D == MXFP4) return (Halves)(load<Bytes>(scales) == NO_E8M0);
-    if constexpr (!fields.scale_nbytes)
+    if constexpr (D == NVFP4)  // four scales are the first word of a block
+        for (int64_t i = 0; i < 4 * GROUP; i += 16) bad |= (Halves)(load<Bytes>(quants + i) > LARGEST_E4M3);
+    if constexpr (D == IQ1_M)
         for (int64_t r = 0; r < GROUP; r++) bad[0] |= is_bad<D>(blocks[r]);
 #pragma GCC unroll 5
     for (int f = 0; f < fields.count; f++)
@@ -73,6 +75,14 @@ JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     if constexpr (D == Q4_K || D == Q5_K) turn_scales(scales + fields.field[2].to);
 }
 
+// What is read a group later and written some blocks later is fetched ahead: the sixteen short rows of a group are no
+// stream that a processor would see coming. Where there is nothing any more, nothing happens.
+constexpr int64_t WRITTEN_AHEAD = 8;  // blocks
+template <bool WRITTEN>
+JF_INLINE void fetch(const void* from, int64_t nbytes) {
+    for (int64_t i = 0; i < nbytes; i += 64) __builtin_prefetch((const char*)from + i, WRITTEN, 3);
+}
+
 template <int32_t D>
 inline bool pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     constexpr int64_t size = block_nbytes(D);
@@ -85,8 +95,11 @@ inline bool pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t 
     for (int64_t r = 0; r < GROUP; r++) row[r] = r < rows ? (const uint8_t*)from + r * stride : nothing;
     Halves bad{};
     for (int64_t b = 0; b < blocks; b++) {
-        lay<D>(row, scales + b * fields.scale_nbytes, quants + b * fields.quant_nbytes);
-        bad |= bad_lanes<D>(row, scales + b * fields.scale_nbytes);
+        uint8_t *block_scales = scales + b * fields.scale_nbytes, *block_quants = quants + b * fields.quant_nbytes;
+        lay<D>(row, block_scales, block_quants);
+        bad |= bad_lanes<D>(row, block_scales, block_quants);
+        fetch<false>(from + GROUP * (stride + b * size), GROUP * size);
+        fetch<true>(block_quants + WRITTEN_AHEAD * fields.quant_nbytes, fields.quant_nbytes);
         for (int64_t r = 0; r < rows; r++) row[r] += size;
     }
     return any(bad);
