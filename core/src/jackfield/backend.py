@@ -167,6 +167,8 @@ class Rates:
 class Target:
     """What decides support and kernels, as data: needs no hardware.
 
+    features: words. The core knows `host_visible` (buffers are the host's own memory), `reads_host` (kernels may read
+        host memory) and `zeroed` (a new buffer holds zeros).
     stamp: changes when an answer of `why_not`, `scratch`, `result_nbytes` or `pack` may change.
     """
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
 from .containment import contained
@@ -31,6 +29,7 @@ log = logging.getLogger("jackfield")
 
 _PIECE = 1 << 20  # bytes of one write of zeros
 _LAST_CALL_S = 5.0  # what a call of a daemon thread gets at the end of the process
+_LARGE = 1 << 23  # bytes of a constant
 _WORTH_BORROWING = 1 << 16  # bytes; below that the pages around a tensor of a file cost more than a copy of it
 
 
@@ -169,6 +168,8 @@ class Store:
     def _upload(self, device: Device, constants: list[Constant]) -> None:
         known = self.constants.setdefault(device.name, {})
         rest = [c for c in constants if not self._borrow(device, c, known)]
+        # All pages of a large one's source are in memory while it comes: better while little of the device's is.
+        rest.sort(key=lambda c: -c.nbytes if c.nbytes >= _LARGE else 0)
         chunks, at = _side_by_side([c.nbytes for c in rest], device)
         buffers = self._allocate(device, chunks or [0], Usage.CONSTANT) if rest else []
         places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, at, strict=True)]
@@ -232,7 +233,9 @@ class Store:
         buffers = self._allocate(device, chunks or [0], Usage.STATE) if fresh else []
         for tensor, (chunk, offset) in zip(fresh, at, strict=True):
             state = StateMemory(tensor.name, tensor.spec, device, buffers[chunk], offset)
-            if not _is_zero(state):
+            if (
+                "zeroed" not in device.target.features
+            ):  # zeros written over zeros would take pages that nobody needs yet
                 self.zero(state)
             self.states[tensor.name] = state
 
@@ -316,21 +319,6 @@ def _free(device: Device, buffers: Iterable[Buffer]) -> None:
             return
         except (Exception, SystemExit) as e:  # noqa: BLE001 (what a plugin raises; the others must be freed)
             log.warning("%s: a buffer could not be freed: %s: %s", device.name, type(e).__name__, e)
-
-
-def _is_zero(state: StateMemory) -> bool:
-    """Fresh host memory often holds zeros without being backed by pages yet; writing zeros would take the pages."""
-    if "host_visible" not in state.device.target.features:
-        return False
-    nbytes = state.spec.nbytes
-    piece = np.empty(min(nbytes, _PIECE), np.uint8)
-    for at in range(0, nbytes, _PIECE):
-        part = piece[: min(_PIECE, nbytes - at)]
-        with contained(state.device.name, "read"):
-            state.device.read(state.buffer, state.offset + at, part.data)
-        if part.any():
-            return False
-    return True
 
 
 def identity(source: Source) -> Key:

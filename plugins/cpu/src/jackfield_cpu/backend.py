@@ -86,7 +86,8 @@ class CpuBackend(Backend):
 
 
 def _target(level: str) -> Target:
-    return Target(kind="cpu", arch=level, features=frozenset({"host_visible", "reads_host"}), rates=RATES[level])
+    features = frozenset({"host_visible", "reads_host", "zeroed"})
+    return Target(kind="cpu", arch=level, features=features, rates=RATES[level])
 
 
 def _kernel(operands: list[_native.Operand], attributes: list[str], results: list[str]) -> Kernel:

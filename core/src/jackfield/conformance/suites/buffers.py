@@ -41,6 +41,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "double-free": double_free,
         "borrow": borrowed,
         "host-bytes": host_bytes,
+        "zeroed": zeroed,
         "memory-told": memory_told,
         "alignment": aligned,
         "queue/read-waits": read_waits,
@@ -252,6 +253,25 @@ def host_bytes(seed: int, subject: Subject) -> list[str]:
         want = image.copy()
         want[64:577] = new[64:577]
         return found + differ(read(device, buffer, 0, NBYTES), want, "after 513 bytes at 64 were filled in place")
+
+
+def zeroed(seed: int, subject: Subject) -> list[str]:
+    """Memory that was used before, and freed, is zeros when it is given out again, whatever it is for."""
+    device = subject.device
+    if "zeroed" not in device.target.features:
+        raise Refused(Reason("new buffers may hold anything", "other"))
+    for nbytes in (1, NBYTES, 100_000, 3 << 20):
+        for _ in range(3):
+            with _Memory(device) as memory:
+                for usage in Usage:
+                    memory.holding(filled(nbytes, seed), usage)
+            for usage in Usage:
+                buffer = device.alloc(nbytes, usage)
+                used = read(device, buffer, 0, nbytes).any()
+                device.free(buffer)
+                if used:
+                    return [f"a new {usage.value} buffer of {nbytes} bytes is not all zeros, which `zeroed` promises"]
+    return []
 
 
 def memory_told(seed: int, subject: Subject) -> list[str]:
