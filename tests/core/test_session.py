@@ -253,11 +253,9 @@ def test_parts_that_do_not_make_the_packed_form_are_refused(part):
             return packing and dataclasses.replace(packing, part=part)
 
     x, w = jf.input("x", (2, 16)), jf.constant(np.ones((16, 16), np.float32))
-    with registered(Wrong([Minimal("one:0")])), jf.Session("one", policy="strict") as session:
-        with pytest.raises(
-            DeviceError, match=rf"one:0: the packing turned makes {part[1]} bytes of each {part[0]}: it"
-        ):
-            session.compile(ops.linear(x, w))
+    told = rf"one:0: the packing turned makes {part[1]} bytes of each {part[0]}: it"
+    with registered(Wrong([Minimal("one:0")])), pytest.raises(DeviceError, match=told):
+        jf.compile(ops.linear(x, w), device="one")
 
 
 def test_constants_of_a_device_with_small_allocations_are_spread_over_some():
