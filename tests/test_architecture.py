@@ -24,7 +24,7 @@ RUNGS = (
     "names variables manifest trust stages probe",
     "discovery loading registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
-    "report heap hosting upload store binding checks",
+    "report heap hosting crew upload store binding checks",
     "plan session",
     "explain trace",
     "conformance feeds diff profile",

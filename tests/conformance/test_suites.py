@@ -155,6 +155,29 @@ class Wraps(ReferenceDevice):
         super().write(buffer, offset, data)
 
 
+class Shows(ReferenceDevice):
+    """Its buffers can be filled where they lie; as `shown` has it."""
+
+    def __init__(self, shown=lambda buffer, offset, nbytes: buffer.bytes[offset : offset + nbytes].data):
+        super().__init__()
+        self.host_bytes = shown
+
+
+class Promises(ReferenceDevice):
+    """New buffers hold `filler`, and are said to hold zeros."""
+
+    def __init__(self, filler=0):
+        super().__init__()
+        self.target = replace(self.target, features=self.target.features | {"zeroed"})
+        self.filler = filler
+
+    def alloc(self, nbytes, usage):
+        buffer = super().alloc(nbytes, usage)
+        if self.filler:
+            buffer.bytes[:] = self.filler
+        return buffer
+
+
 class Queue(ReferenceDevice):
     """Runs when it is told to synchronize, which it forgets to do before a read."""
 
@@ -183,10 +206,20 @@ class Queue(ReferenceDevice):
         (OneBlock, "buffers/double-free"),
         (Wraps, "buffers/outside"),
         (Queue, "buffers/queue/read-waits"),
+        (lambda: Shows(lambda buffer, at, n: buffer.bytes[at : at + n].copy().data), "buffers/host-bytes"),
+        (lambda: Shows(lambda buffer, at, n: buffer.bytes[at : at + n].data.toreadonly()), "buffers/host-bytes"),
+        (lambda: Shows(lambda buffer, at, n: buffer.bytes[:n].data), "buffers/host-bytes"),
+        (lambda: Shows(lambda buffer, at, n: None if at else buffer.bytes[:n].data), "buffers/host-bytes"),
+        (lambda: Promises(7), "buffers/zeroed"),
     ],
 )
 def test_buffers(device, where):
     assert where in bad("buffers", Few(device()))
+
+
+@pytest.mark.parametrize("device", [Shows, Promises])
+def test_an_honest_device_that_promises_more(device):
+    assert bad("buffers", Few(device()), without=SLOW) == {}
 
 
 # Programs
@@ -459,9 +492,9 @@ def test_scratch_that_is_larger_than_told():
 class Packs(Few):
     """Weights as they are, with a mistake. name of the layout: "own"."""
 
-    def __init__(self, pack=None, unpack=None, nbytes=0, layout="own"):
+    def __init__(self, pack=None, unpack=None, nbytes=0, layout="own", part=0, *, looks=False):
         super().__init__(ReadsOwn())
-        self.packing = pack or self.copy, unpack or self.copy, nbytes, layout
+        self.packing = pack or self.copy, unpack or self.copy, nbytes, layout, part, looks
 
     @staticmethod
     def copy(source, target):
@@ -473,10 +506,12 @@ class Packs(Few):
         return table | {"linear": replace(table["linear"], layouts={"weight": frozenset({"own"})})}
 
     def pack(self, constant, users, target):
-        pack, unpack, more, layout = self.packing
+        pack, unpack, more, layout, part, looks = self.packing
         if constant.role != "constant" or any(step.op != "linear" for step in users):
             return None
-        return Packing(layout, constant.nbytes + more, pack, unpack)
+        unit = constant.dtype.block_nbytes
+        parts = (unit, unit + part - 1) if part else None
+        return Packing(layout, constant.nbytes + more, pack, unpack, parts, looks)
 
 
 class ReadsOwn(ReferenceDevice):
@@ -511,9 +546,18 @@ def too_long(source, target):
     target[: source.nbytes] = source
 
 
+def counted(source, target):
+    """As it is, with its length in the first byte: parts would differ from the whole."""
+    Packs.copy(source, target)
+    target[0] = source.nbytes % 251
+
+
 @pytest.mark.parametrize(
     ("lie", "where", "words"),
     [
+        ({"pack": counted, "part": 1}, "identity/f32/5", "pack gives other bytes where it is given 1 of"),
+        ({"part": 2}, "identity/f32/5", "bytes each are not the"),
+        ({"looks": True}, "damage/q4_0", "pack tells of a bad scale in block None, must be"),
         ({"nbytes": 5}, "identity/f32/5", "leaves bytes unwritten"),
         ({"pack": too_long}, "identity/f32/5", "writes outside"),
         ({"unpack": twisted}, "identity/f32/5", "does not give the plain bytes back"),
@@ -525,6 +569,7 @@ def too_long(source, target):
 def test_packed(lie, where, words):
     assert any(words in reason for reason in bad("packed", Packs(**lie), where).values())
     assert bad("packed", Packs(), "f32") == {}
+    assert bad("packed", Packs(part=1), "identity") == {}
 
 
 def test_block_dtypes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import multiprocessing
 import os
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 import jackfield as jf
 from jackfield import ops
-from jackfield.backend import Packing
+from jackfield.backend import Limits, Packing
 from jackfield.errors import (
     BadIndex,
     Busy,
+    DeviceError,
     DeviceLost,
     ForkedError,
     OutOfMemory,
@@ -241,6 +243,37 @@ class Packer(Picky):
             np.frombuffer(result, np.uint8)[:] = ~np.frombuffer(source, np.uint8)
 
         return Packing("turned", constant.nbytes, turn, turn)
+
+
+@pytest.mark.parametrize("part", [(64, 63), (0, 0), (-4, -4), (6, 6), (100, 100)])
+def test_parts_that_do_not_make_the_packed_form_are_refused(part):
+    class Wrong(Packer):
+        def pack(self, constant, users, target):
+            packing = super().pack(constant, users, target)
+            return packing and dataclasses.replace(packing, part=part)
+
+    x, w = jf.input("x", (2, 16)), jf.constant(np.ones((16, 16), np.float32))
+    told = rf"one:0: the packing turned makes {part[1]} bytes of each {part[0]}: it"
+    with registered(Wrong([Minimal("one:0")])), pytest.raises(DeviceError, match=told):
+        jf.compile(ops.linear(x, w), device="one")
+
+
+def test_constants_of_a_device_with_small_allocations_are_spread_over_some():
+    """The first with room takes each; none straddles two, and one too large for any is refused with its size."""
+    device = Minimal("one:0", limits=Limits(max_buffer=1000))
+    x = jf.input("x", (1, 10))
+    weights = [jf.constant(np.full((rows, 10), rows, np.float32), name=f"w{rows}") for rows in (15, 20, 5, 8, 2)]
+    with registered(Picky([device])), jf.Session("one", policy="strict") as session:
+        plan = session.compile(tuple(ops.linear(x, w) for w in weights))
+        held = [h for layouts in session._store.constants["one:0"].values() for h in layouts.values()]
+        for got, w in zip(plan(x=np.ones((1, 10), np.float32)), weights, strict=True):
+            np.testing.assert_array_equal(got, np.full((1, w.shape[0]), 10 * w.shape[0], np.float32))
+        buffers = {id(h.buffer): [] for h in held}
+        for h in held:
+            buffers[id(h.buffer)].append((h.offset, h.nbytes))
+        assert list(buffers.values()) == [[(0, 600), (640, 200)], [(0, 800), (832, 80)], [(0, 320)]]
+        with pytest.raises(OutOfMemory, match="one:0: one tensor takes 1024 bytes, an allocation at most 1000"):
+            session.compile(ops.linear(x, jf.constant(np.ones((25, 10), np.float32))))
 
 
 class Unpacker(Minimal):

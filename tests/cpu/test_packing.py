@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -145,38 +146,96 @@ def test_what_is_packed_comes_back_bit_for_bit(name, rows, blocks, matrices, see
     np.testing.assert_array_equal(image, packed(filled, whole))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
-@pytest.mark.parametrize("rows", [1000, 4099])
-def test_workers_that_share_a_constant_make_the_same_bytes(threads, rows, monkeypatch):
-    dtype = DTYPES["q4_1"]
-    raw = random_bytes((rows, 72, dtype.block_nbytes), rows)
-    assert raw.nbytes > WAKES  # and 4099 rows are worth five workers
-    monkeypatch.setenv("JACKFIELD_CPU_THREADS", str(threads))
-    spec = Spec(dtype, (rows, 72 * 32), role="constant")
-    made = CpuBackend().pack(spec, [Step("linear", (None, spec), spec)], backend().targets()[0])
-    whole = np.zeros((-(-rows // GROUP) * GROUP, *raw.shape[1:]), np.uint8)
-    whole[:rows] = raw
-    for _ in range(3):
-        np.testing.assert_array_equal(packed(made, raw), by_hand("q4_1", whole))
+@pytest.mark.parametrize("name", PACKED)
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.integers(1, 70),
+    blocks=st.integers(1, 5),
+    matrices=st.integers(1, 4),
+    cuts=st.sets(st.integers(1, 19), max_size=4),
+    seed=st.integers(0, 999),
+)
+def test_parts_that_are_packed_by_themselves_make_the_whole(name, rows, blocks, matrices, cuts, seed):
+    dtype = DTYPES[name]
+    raw = random_bytes((matrices, rows, blocks * 8, dtype.block_nbytes), seed)
+    _, made = packing_of(name, (matrices, rows, blocks * 8 * dtype.block))
+    unit, size = made.part
+    plain, out = raw.reshape(-1), np.full(made.nbytes, 0xAA, np.uint8)
+    parts = -(-plain.nbytes // unit)
+    assert parts * size == made.nbytes
+    assert parts == (matrices if matrices > 1 and rows % GROUP else -(-matrices * rows // GROUP))
+    ends = [0, *sorted(cut for cut in cuts if cut < parts), parts]
+    for first, end in np.random.default_rng(seed).permutation(list(pairwise(ends))).tolist():
+        made.pack(plain[first * unit : end * unit].data, out[first * size : end * size].data)
+    np.testing.assert_array_equal(out, packed(made, raw))
+
+
+def test_what_is_no_part_is_refused():
+    """Two groups of rows, and five rows more."""
+    spec, made = packing_of("q4_0", (37, 64))
+    unit, size = made.part
+    plain, out = np.zeros(spec.nbytes, np.uint8), np.zeros(made.nbytes + size, np.uint8)
+    rest = spec.nbytes - 2 * unit
+    made.pack(plain[:rest].data, out[:size].data)  # the last, alone
+    for nbytes, into in (
+        (rest + 36, size),
+        (rest - 36, size),
+        (unit - 1, size),
+        (unit, size + 1),
+        (unit, 2 * size),
+        (2 * unit, size),
+        (spec.nbytes, made.nbytes + size),
+    ):
+        with pytest.raises(ValueError, match=f"pack: {nbytes} plain and {into} packed bytes do not belong together"):
+            made.pack(plain[:nbytes].data, out[:into].data)
+    longer = np.zeros(spec.nbytes + unit, np.uint8)
+    with pytest.raises(ValueError, match="do not belong together"):
+        made.pack(longer.data, out.data)
+    with pytest.raises(ValueError, match=r"unpack: .* do not belong together"):
+        made.unpack(out.data, plain.data)
+
+
+@pytest.mark.parametrize("name", PACKED)
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    blocks=st.integers(1, 5),
+    matrices=st.integers(1, 3),
+    odd=st.lists(st.integers(0, 599), max_size=4),
+    seed=st.integers(0, 999),
+)
+def test_packing_finds_the_same_damaged_block_as_the_core(name, rows, blocks, matrices, odd, seed):
+    """Among blocks of zeros, which are good ones, a few whose bytes are anything."""
+    dtype = DTYPES[name]
+    blocks *= 1 if dtype.is_block else 64
+    raw = np.zeros((matrices * rows * blocks, dtype.block_nbytes), np.uint8)
+    odd = [at % len(raw) for at in odd]
+    rng = np.random.default_rng(seed)
+    raw[odd] = rng.choice(np.array([0, 0x0C, 0x70, 0x7B, 0x7C, 0x7E, 0x7F, 0xC0, 0xFC, 0xFF], np.uint8), raw[odd].shape)
+    _, made = packing_of(name, (matrices, rows, blocks * dtype.block))
+    assert made.looks
+    assert made.pack(raw.reshape(-1).data, np.empty(made.nbytes, np.uint8).data) == dtype.first_bad_block(raw)
 
 
 @settings(max_examples=20, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 3 * HUGE // 2), min_size=1, max_size=24),
     threads=st.integers(1, 4),
-    workers=st.integers(1, 4),
     seed=st.integers(0, 999),
 )
-def test_threads_that_fill_one_memory_do_not_spoil_each_others_bytes(sizes, threads, workers, seed):
-    """Pages are made as data comes: no page may be made over what lies in it already."""
+def test_threads_that_fill_one_memory_do_not_spoil_each_others_bytes(sizes, threads, seed):
+    """Written, or filled where they lie; what nobody filled is zero."""
     ends = np.cumsum(sizes).tolist()
-    memory = _native.Memory(ends[-1] + 5 * HUGE, _native.Pool(workers))
+    memory = _native.Memory(ends[-1] + 5 * HUGE, huge=True)
     parts = [random_bytes(n, seed + i) for i, n in enumerate(sizes)]
     order = np.random.default_rng(seed).permutation(len(sizes)).tolist()
 
     def work(mine):
         for i in mine:
-            memory.write(ends[i] - sizes[i], parts[i].data)
+            if i % 2:
+                memory.write(ends[i] - sizes[i], parts[i].data)
+            else:
+                np.copyto(np.frombuffer(memory.host_bytes(ends[i] - sizes[i], sizes[i]), np.uint8), parts[i])
 
     running = [threading.Thread(target=work, args=(order[n::threads],)) for n in range(threads)]
     for thread in running:
@@ -189,15 +248,19 @@ def test_threads_that_fill_one_memory_do_not_spoil_each_others_bytes(sizes, thre
     assert not out[ends[-1] :].any()
 
 
-def test_writes_outside_a_memory_are_refused():
-    memory = _native.Memory(HUGE, _native.Pool(2))
+def test_bytes_outside_a_memory_are_refused():
+    memory = _native.Memory(HUGE, huge=True)
     for offset, nbytes in ((-1, 1), (HUGE, 1), (HUGE - 1, 2), (0, HUGE + 1)):
         with pytest.raises(ValueError, match="of a buffer of 2097152"):
             memory.write(offset, bytes(nbytes))
+        with pytest.raises(ValueError, match="of a buffer of 2097152"):
+            memory.host_bytes(offset, nbytes)
     memory.write(HUGE, b"")
     memory.free()
     with pytest.raises(ValueError, match="buffer of 0"):
         memory.write(0, b"a")
+    with pytest.raises(ValueError, match="buffer of 0"):
+        memory.host_bytes(0, 0)
 
 
 def huge_pages(address):

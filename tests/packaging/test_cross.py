@@ -163,11 +163,14 @@ def mach_o(
     signed=True,
     kind=8,
     system=(1, 13, 0),
+    name_first=True,
 ):
     texts = b"\0" + defined.encode() + b"\0" + wanted.encode() + b"\0"
     symbols = struct.pack("<IBBHQ", 1, 0x0F, 1, 0, 0x100) + struct.pack("<IBBHQ", 2 + len(defined), 1, 0, 0, 0)
     # a symbol of the first library, then one by look-up; addresses of several bytes in between
-    bound = b"\x11\x40_free\0\x51\x72\x80\x81\x01\x90\x3e\x40" + wanted.encode() + b"\0\x90"
+    looked_up = b"\x40" + wanted.encode() + b"\0"
+    looked_up = looked_up + b"\x51\x3e" if name_first else b"\x3e" + looked_up
+    bound = b"\x11\x40_free\0\x51\x72\x80\x81\x01\x90" + looked_up + b"\xa0\x81\x01\x40_exp\0\x11\x90"
     name = library.encode() + b"\0" * (8 - len(library) % 8)
     commands = [struct.pack("<6I", 0xC, 24 + len(name), 24, 0, 0, 0) + name]
     if signed:
@@ -217,6 +220,7 @@ def test_a_module_that_linux_could_not_load_is_refused(tmp_path, data, text):
         (mach_o(library="/usr/lib/libc++.1.dylib"), "needs /usr/lib/libc++.1.dylib, which that system does not have"),
         (mach_o(defined="_PyInit_other"), "does not define PyInit__native"),
         (mach_o(wanted="_getauxval"), "expects Python to have _getauxval"),
+        (mach_o(wanted="_getauxval", name_first=False), "expects Python to have _getauxval"),
     ],
 )
 def test_a_module_that_macos_could_not_load_is_refused(tmp_path, data, text):

@@ -167,6 +167,8 @@ class Rates:
 class Target:
     """What decides support and kernels, as data: needs no hardware.
 
+    features: words. The core knows `host_visible` (buffers are the host's own memory), `reads_host` (kernels may read
+        host memory) and `zeroed` (a new buffer holds zeros).
     stamp: changes when an answer of `why_not`, `scratch`, `result_nbytes` or `pack` may change.
     """
 
@@ -255,12 +257,19 @@ class Packing:
     name: becomes `Spec.layout`. nbytes: bytes of the packed form.
     pack(plain, packed): fills `packed` (writable, nbytes) from the plain bytes; releases the GIL where it takes long.
     unpack(packed, plain): the way back, bit for bit, which conformance tries; None for a one-way packing.
+    part: plain and packed bytes of the smallest part that `pack` takes by itself, whole blocks. Both forms are such
+        parts one after the other; the last may have fewer plain bytes. `pack` is given any number of neighbours, and is
+        called by several threads at once. None: the constant is packed as a whole.
+    looks: `pack` gives the number of the first block in `plain` whose scale is no finite number, as
+        `DType.first_bad_block` does, or None; it packs all the same. False: the core looks.
     """
 
     name: str
     nbytes: int
-    pack: Callable[[memoryview, memoryview], None]
-    unpack: Callable[[memoryview, memoryview], None] | None
+    pack: Callable[[memoryview, memoryview], int | None]
+    unpack: Callable[[memoryview, memoryview], object] | None
+    part: tuple[int, int] | None = None
+    looks: bool = False
 
 
 @dataclass(frozen=True)
@@ -354,6 +363,14 @@ class Device(ABC):
 
     def borrow(self, data: memoryview) -> Buffer | None:
         """Host memory (a file mapping) as a buffer without a copy, or None. The caller keeps `data` alive."""
+        return None
+
+    def host_bytes(self, buffer: Buffer, offset: int, nbytes: int) -> memoryview | None:
+        """These bytes of a buffer for constants, writable, good until `free`; None where the host can't write there.
+
+        The core packs into them in place of a `write`: several threads at once, before a Program that reads them is
+        compiled.
+        """
         return None
 
     def copy(self, src: Place, dst: Place) -> bool:

@@ -88,8 +88,8 @@ class _Chooser:
                 packing = opened.backend.pack(value.spec, steps, opened.device.target)
             if packing is not None and not isinstance(packing, Packing):
                 raise DeviceError(f"{name}: pack gives a {type(packing).__name__}, must be a Packing or None")
-            if packing is not None and packing.nbytes < 0:
-                raise DeviceError(f"{name}: the packing {packing.name} takes {packing.nbytes} bytes, must be 0 or more")
+            if packing is not None:
+                _check(name, packing, value.spec)
             self.packings[key] = packing
         return self.packings[key]
 
@@ -146,6 +146,21 @@ def choose(
     for value, uses in users(runs).items():
         chooser.add(value, uses)
     return chooser.found
+
+
+def _check(device: str, packing: Packing, plain: Spec) -> None:
+    """Raises: DeviceError where its sizes can't be."""
+    if packing.nbytes < 0:
+        raise DeviceError(f"{device}: the packing {packing.name} takes {packing.nbytes} bytes, must be 0 or more")
+    if packing.part is None:
+        return
+    unit, packed = packing.part
+    block = plain.dtype.block_nbytes
+    if unit <= 0 or unit % block or packed * -(-plain.nbytes // unit) != packing.nbytes:
+        raise DeviceError(
+            f"{device}: the packing {packing.name} makes {packed} bytes of each {unit}: it must make its "
+            f"{packing.nbytes} of the {plain.nbytes} of {plain}, in parts of whole blocks of {block}"
+        )
 
 
 def key_of(value: Value, identity: Callable[[Source], Key]) -> Key:

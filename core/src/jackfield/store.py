@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
 from .containment import contained
 from .errors import Busy, DeviceLost, ForkedError, OutOfMemory, PlanError
 from .graph import ArraySource, Source, Tensor
-from .memory import Life, pack
+from .memory import reserved
 from .packing import Constant, Key
 from .spec import Spec
 from .upload import Held, check_scales, fill, plain_bytes, release, source_of, tensor_of
@@ -31,6 +29,7 @@ log = logging.getLogger("jackfield")
 
 _PIECE = 1 << 20  # bytes of one write of zeros
 _LAST_CALL_S = 5.0  # what a call of a daemon thread gets at the end of the process
+_LARGE = 1 << 23  # bytes of a constant
 _WORTH_BORROWING = 1 << 16  # bytes; below that the pages around a tensor of a file cost more than a copy of it
 
 
@@ -169,24 +168,16 @@ class Store:
     def _upload(self, device: Device, constants: list[Constant]) -> None:
         known = self.constants.setdefault(device.name, {})
         rest = [c for c in constants if not self._borrow(device, c, known)]
-        # The large temporaries while little of the arena is touched, for a low peak. Before them the small constants:
-        # pages of their neighbours come with them, and are given back at once.
-        rest.sort(key=lambda c: (c.nbytes >= _WORTH_BORROWING, -c.nbytes))
-        arena = pack(
-            [Life(c.nbytes, 0, 0) for c in rest],
-            alignment=device.alignment,
-            max_buffer=device.target.limits.max_buffer,
-        )
-        buffers = self._allocate(device, arena.chunks or (0,), Usage.CONSTANT) if rest else []
-        places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, arena.places, strict=True)]
-        small = sum(c.nbytes < _WORTH_BORROWING for c in rest)
-        for part in (places[:small], places[small:]):
-            with closing(fill(device, part)) as filled:  # after an error no thread writes any more
-                for constant, held in filled:
-                    known.setdefault(constant.key, {})[constant.layout] = held
-                    self._keep(constant)
-            if part:
-                release(rest)
+        # All pages of a large one's source are in memory while it comes: better while little of the device's is.
+        rest.sort(key=lambda c: -c.nbytes if c.nbytes >= _LARGE else 0)
+        chunks, at = _side_by_side([c.nbytes for c in rest], device)
+        buffers = self._allocate(device, chunks or [0], Usage.CONSTANT) if rest else []
+        places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, at, strict=True)]
+        with closing(fill(device, places)) as filled:  # after an error no thread writes any more
+            for constant, held in filled:
+                known.setdefault(constant.key, {})[constant.layout] = held
+                self._keep(constant)
+        release(rest)
 
     def _borrow(self, device: Device, constant: Constant, known: dict[Key, dict[str, Held]]) -> bool:
         value = constant.value
@@ -238,15 +229,13 @@ class Store:
     def add_states(self, tensors: Sequence[Tensor], device: Device) -> None:
         """Memory for the states that are new, in one block; zeros at birth."""
         fresh = [t for t in tensors if t.name not in self.states]
-        arena = pack(
-            [Life(t.spec.nbytes, 0, 0) for t in fresh],
-            alignment=device.alignment,
-            max_buffer=device.target.limits.max_buffer,
-        )
-        buffers = self._allocate(device, arena.chunks or (0,), Usage.STATE) if fresh else []
-        for tensor, (chunk, offset) in zip(fresh, arena.places, strict=True):
+        chunks, at = _side_by_side([t.spec.nbytes for t in fresh], device)
+        buffers = self._allocate(device, chunks or [0], Usage.STATE) if fresh else []
+        for tensor, (chunk, offset) in zip(fresh, at, strict=True):
             state = StateMemory(tensor.name, tensor.spec, device, buffers[chunk], offset)
-            if not _is_zero(state):
+            if (
+                "zeroed" not in device.target.features
+            ):  # zeros written over zeros would take pages that nobody needs yet
                 self.zero(state)
             self.states[tensor.name] = state
 
@@ -299,6 +288,28 @@ class Store:
         self._sources.clear()
 
 
+def _side_by_side(sizes: Sequence[int], device: Device) -> tuple[list[int], list[tuple[int, int]]]:
+    """Bytes of the chunks that hold all of these at once, in their order, and chunk and offset of each.
+
+    Each goes to the first chunk with room behind what it has. Raises: OutOfMemory for one larger than a chunk may be.
+    """
+    limit = device.target.limits.max_buffer
+    chunks: list[int] = []
+    places: list[tuple[int, int]] = []
+    for nbytes in (reserved(size, device.alignment) for size in sizes):
+        if limit is not None and nbytes > limit:
+            raise OutOfMemory(f"{device.name}: one tensor takes {nbytes} bytes, an allocation at most {limit}")
+        chunk = next((n for n, end in enumerate(chunks) if limit is None or end + nbytes <= limit), len(chunks))
+        if chunk == len(chunks) and nbytes:
+            chunks.append(0)
+        if nbytes:
+            places.append((chunk, chunks[chunk]))
+            chunks[chunk] += nbytes
+        else:
+            places.append((0, 0))
+    return chunks, places
+
+
 def _free(device: Device, buffers: Iterable[Buffer]) -> None:
     """Give buffers back; a device that is gone has none."""
     for buffer in buffers:
@@ -308,21 +319,6 @@ def _free(device: Device, buffers: Iterable[Buffer]) -> None:
             return
         except (Exception, SystemExit) as e:  # noqa: BLE001 (what a plugin raises; the others must be freed)
             log.warning("%s: a buffer could not be freed: %s: %s", device.name, type(e).__name__, e)
-
-
-def _is_zero(state: StateMemory) -> bool:
-    """Fresh host memory often holds zeros without being backed by pages yet; writing zeros would take the pages."""
-    if "host_visible" not in state.device.target.features:
-        return False
-    nbytes = state.spec.nbytes
-    piece = np.empty(min(nbytes, _PIECE), np.uint8)
-    for at in range(0, nbytes, _PIECE):
-        part = piece[: min(_PIECE, nbytes - at)]
-        with contained(state.device.name, "read"):
-            state.device.read(state.buffer, state.offset + at, part.data)
-        if part.any():
-            return False
-    return True
 
 
 def identity(source: Source) -> Key:

@@ -1,21 +1,25 @@
-"""Constants on their way to a device: looked through for damage, packed, written; several at once where it pays."""
+"""Constants on their way to a device: looked through for damage, packed, written; several at once where it pays.
+
+They go in pieces that fit a core's cache: a piece is read from memory once, packed straight to its place where the
+host can write there, and no second copy of a constant is needed.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import takewhile
-from threading import Barrier, Lock, local
+from operator import index
+from threading import Lock, local
 
 import numpy as np
 
 from .backend import Buffer, Device
 from .containment import contained
-from .errors import GraphError
+from .crew import Crew
+from .errors import DeviceError, GraphError
 from .graph import Source, Tensor, source_bytes
 from .packing import Constant
 from .spec import Spec
@@ -23,10 +27,11 @@ from .spec import Spec
 __all__ = ["Held", "check_scales", "fill", "plain_bytes", "release", "source_of", "tensor_of"]
 
 _WORTH_THREADS = 1 << 22  # bytes; below that starting threads costs more than they save
-_LARGE = 1 << 23  # bytes of a constant
-_LOOK = 1 << 21  # bytes of one that a thread looks at in one go
+_MOST_THREADS = 8  # a few saturate the memory
+_PIECE = 1 << 20  # plain bytes that are brought in one go
+_BATCH = 1 << 21  # bytes on the device that one thread brings before it asks for more
+_LARGE = 1 << 23  # bytes of a packed form that must be made as a whole, beside the place where it goes
 _SMALL_ROOM = 1 << 20  # bytes
-_MOST_THREADS = 8  # a few saturate the memory, and each holds one packed constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,58 +44,183 @@ class Held:
     borrowed: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class _Job:
+    """One constant to be brought. inside: its place, where the host can write it; left: pieces not there yet."""
+
+    constant: Constant
+    held: Held
+    inside: memoryview | None
+    left: int = 0
+    data: memoryview | None = None
+
+    def plain(self) -> memoryview:
+        """Its plain bytes, asked for when the first piece is due."""
+        if self.data is None:
+            value = self.constant.value
+            if value.window is not None:
+                check_scales(tensor_of(self.constant))
+            self.data = plain_bytes(tensor_of(self.constant), value.window)
+        return self.data
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A range of a constant: `nbytes` plain bytes from `start` on become `packed` bytes at `at` of its place."""
+
+    job: _Job
+    start: int
+    nbytes: int
+    at: int
+    packed: int
+    is_last: bool
+
+
 def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Generator[tuple[Constant, Held]]:
     """Bring each constant to its place; yields them in their order, each as soon as it and those before are there.
 
-    Several threads do it, since much of the work (looking, packing, copying) is one thread's; but a device that is not
-    the host's own memory is written to by one at a time, and large constants come one by one: there would be a plain
-    and a packed copy of each in memory.
+    Several threads do it, the caller among them: what takes the time (reading, packing, the system clearing fresh
+    pages) is one thread's. A device that is not the host's own memory is written to by one at a time.
     Raises: GraphError for a damaged one, what the device raises; those not begun are left.
     """
-    threads = min(_cores(), _MOST_THREADS, len(places))
-    worth = threads > 1 and sum(held.nbytes for _, held in places) >= _WORTH_THREADS
-    workers = _started(threads) if worth else None
-    if workers is None:
-        yield from _in_order(device, places, None)
-        return
-    rooms = _Rooms()
-    writing = nullcontext() if "host_visible" in device.target.features else Lock()
+    bringing = _Bringing(device)
+    batches = list(_batches([piece for place in places for piece in bringing.pieces(*place)]))
+    worth = sum(held.nbytes for _, held in places) >= _WORTH_THREADS
+    crew = Crew(batches, bringing.all, min(_cores(), _MOST_THREADS) if worth else 1)
     try:
-        large = sum(1 for _ in takewhile(lambda place: place[1].nbytes >= _LARGE, places))
-        yield from _in_order(device, places[:large], workers)
-        rest = places[large:]
-        tasks = [workers.submit(_fill, device, held, constant, rooms, writing) for constant, held in rest]
-        for place, task in zip(rest, tasks, strict=True):
-            task.result()
-            yield place
+        for batch, (done, error) in zip(batches, crew.results(), strict=True):
+            for piece in batch[:done]:
+                if piece.is_last:
+                    yield piece.job.constant, piece.job.held
+            if error is not None:
+                raise error
     finally:
-        workers.shutdown(cancel_futures=True)
+        crew.dismiss()
 
 
-def _started(threads: int) -> ThreadPoolExecutor | None:
-    """So many threads, all of them begun; None where the system gives no more: then the caller does it alone."""
-    workers, together = ThreadPoolExecutor(threads, "jackfield-upload"), Barrier(threads)
-    try:
-        for _ in range(threads):
-            workers.submit(together.wait)
-    except RuntimeError:
-        together.abort()
-        workers.shutdown(cancel_futures=True)
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Pieces that lie side by side on the device, so that two threads seldom meet in one page of it."""
+    batch: list[_Piece] = []
+    nbytes = 0
+    for piece in pieces:
+        batch.append(piece)
+        nbytes += piece.packed
+        if nbytes >= _BATCH:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+class _Bringing:
+    """What the threads that fill one device share."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rooms = _Rooms()
+        self.lock = Lock()
+        self.failed = False  # what is begun later will not be asked for: batches are begun in their order
+        self.alone = Lock()  # held by who has a plain and a packed copy of a large constant beside its place
+        self.writing: AbstractContextManager[object] = Lock()
+        if "host_visible" in device.target.features:
+            self.writing = nullcontext()
+
+    def pieces(self, constant: Constant, held: Held) -> list[_Piece]:
+        """One constant in pieces, in their order."""
+        packing = constant.packing
+        inside = _inside(self.device, held) if packing is not None else None
+        job = _Job(constant, held, inside)
+        spec = tensor_of(constant).spec
+        total, block = held.nbytes if packing is None else spec.nbytes, spec.dtype.block_nbytes
+        unit = (block, block) if packing is None else packing.part
+        if constant.value.window is not None or unit is None or total <= _PIECE:
+            pieces = [_Piece(job, 0, total, 0, held.nbytes, is_last=True)]
+        else:
+            plain, packed = (max(1, _PIECE // unit[0]) * n for n in unit)
+            pieces = [
+                _Piece(
+                    job,
+                    n * plain,
+                    min(plain, total - n * plain),
+                    n * packed,
+                    min(packed, held.nbytes - n * packed),
+                    is_last=(n + 1) * plain >= total,
+                )
+                for n in range(-(-total // plain))
+            ]
+        job.left = len(pieces)
+        return pieces
+
+    def all(self, batch: Sequence[_Piece]) -> tuple[int, Exception | None]:
+        """Bring them one after the other: how many are there, and what came in the way of the next."""
+        if self.failed:
+            return 0, None
+        for done, piece in enumerate(batch):
+            try:
+                self.one(piece)
+            except Exception as e:  # noqa: BLE001 (raised by the caller, when those before it are there)
+                self.failed = True
+                return done, e
+        return len(batch), None
+
+    def one(self, piece: _Piece) -> None:
+        """Bring one; the source of a constant may drop its bytes with the last."""
+        job = piece.job
+        packing = job.constant.packing
+        data = job.plain()
+        if job.constant.value.window is None:
+            data = data[piece.start : piece.start + piece.nbytes]
+            if packing is None or not packing.looks:
+                check_scales(tensor_of(job.constant), data, piece.start)
+        if packing is None:
+            self._write(piece, data)
+        elif job.inside is not None:
+            self._pack(piece, data, job.inside[piece.at : piece.at + piece.packed])
+        else:
+            with self.alone if piece.packed >= _LARGE else nullcontext():
+                room = self.rooms.of(piece.packed)
+                self._pack(piece, data, room)
+                self._write(piece, room)
+        with self.lock:
+            job.left -= 1
+            is_there = not job.left
+        if is_there:
+            job.data = None
+            source_of(job.constant).release()
+
+    def _pack(self, piece: _Piece, data: memoryview, room: memoryview) -> None:
+        packing = piece.job.constant.packing
+        assert packing is not None
+        with contained(self.device.name, f"packing {packing.name}"):
+            bad = packing.pack(data, room)
+            if bad is not None:
+                bad = index(bad)
+        if bad is not None and packing.looks:
+            raise _damaged(tensor_of(piece.job.constant), piece.start, bad)
+
+    def _write(self, piece: _Piece, data: memoryview) -> None:
+        held = piece.job.held
+        if piece.packed:
+            with self.writing, contained(self.device.name, "write"):
+                self.device.write(held.buffer, held.offset + piece.at, data)
+
+
+def _inside(device: Device, held: Held) -> memoryview | None:
+    """The place itself, where the host can write it."""
+    if not held.nbytes:
         return None
-    return workers
-
-
-def _in_order(
-    device: Device, places: Sequence[tuple[Constant, Held]], workers: Executor | None
-) -> Iterator[tuple[Constant, Held]]:
-    rooms = _Rooms()
-    for constant, held in places:
-        _fill(device, held, constant, rooms, nullcontext(), workers)
-        yield constant, held
+    with contained(device.name, "host_bytes"):
+        found = device.host_bytes(held.buffer, held.offset, held.nbytes)
+    if found is not None and (found.readonly or found.nbytes != held.nbytes or not found.c_contiguous):
+        raise DeviceError(
+            f"{device.name}: host_bytes gives {found.nbytes} bytes{' to be read only' if found.readonly else ''}: "
+            f"it must give the {held.nbytes} asked for, writable and without gaps, or None"
+        )
+    return None if found is None else found.cast("B")
 
 
 class _Rooms(local):
-    """Memory for the packed form of one constant, one a thread: fresh memory for each would cost its clearing.
+    """Memory for a packed form on its way, one a thread: fresh memory for each would cost its clearing.
 
     A mapping of its own, since a C library keeps what threads give back to it.
     """
@@ -111,30 +241,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _fill(
-    device: Device,
-    held: Held,
-    constant: Constant,
-    rooms: _Rooms,
-    writing: AbstractContextManager[object],
-    workers: Executor | None = None,
-) -> None:
-    """One constant, packed on the way; its source may drop the bytes as soon as they are read."""
-    source = source_of(constant)
-    check_scales(tensor_of(constant), workers)
-    data = plain_bytes(tensor_of(constant), constant.value.window)
-    if constant.packing is not None:
-        with contained(device.name, f"packing {constant.packing.name}"):
-            packed = rooms.of(held.nbytes)
-            constant.packing.pack(data, packed)
-        source.release()
-        data = packed
-    if held.nbytes:
-        with writing, contained(device.name, "write"):
-            device.write(held.buffer, held.offset, data)
-    source.release()
-
-
 def tensor_of(constant: Constant) -> Tensor:
     assert constant.value.tensor is not None
     return constant.value.tensor
@@ -152,26 +258,28 @@ def release(constants: Iterable[Constant]) -> None:
         source_of(constant).release()
 
 
-def check_scales(tensor: Tensor, workers: Executor | None = None) -> None:
+def check_scales(tensor: Tensor, data: memoryview | None = None, start: int = 0) -> None:
     """Raises: GraphError for a weight with a block whose scale is inf, NaN or reserved: a result would be NaN.
 
-    workers: look at a part each; None: the caller looks alone.
+    data: whole blocks of it from byte `start` on; None: all of them.
     """
-    assert tensor.source is not None
     dtype = tensor.spec.dtype
     if not dtype.is_block or not tensor.spec.nbytes:
         return
-    raw = np.frombuffer(source_bytes(tensor.source, tensor.spec), np.uint8)
-    step = raw.nbytes if workers is None else _LOOK // dtype.block_nbytes * dtype.block_nbytes
-    parts = [raw[start : start + step] for start in range(0, raw.nbytes, step)]
-    found = (map if workers is None else workers.map)(dtype.first_bad_block, parts)
-    bad = next((n * (step // dtype.block_nbytes) + at for n, at in enumerate(found) if at is not None), None)
+    if data is None:
+        data = plain_bytes(tensor)
+    bad = dtype.first_bad_block(np.frombuffer(data, np.uint8))
     if bad is not None:
-        row, block = divmod(bad, tensor.spec.units[-1])
-        raise GraphError(
-            f"constant {tensor.name!r} is {tensor.spec}: block {block} of row {row} has a scale that is no finite "
-            "number; the data is damaged, get or convert the file again"
-        )
+        raise _damaged(tensor, start, bad)
+
+
+def _damaged(tensor: Tensor, start: int, bad: int) -> GraphError:
+    """bad: the number of a block, counted from byte `start` of the tensor."""
+    row, block = divmod(start // tensor.spec.dtype.block_nbytes + bad, tensor.spec.units[-1])
+    return GraphError(
+        f"constant {tensor.name!r} is {tensor.spec}: block {block} of row {row} has a scale that is no finite "
+        "number; the data is damaged, get or convert the file again"
+    )
 
 
 def plain_bytes(tensor: Tensor, window: tuple[int, Spec] | None = None) -> memoryview:

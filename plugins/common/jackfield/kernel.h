@@ -173,12 +173,17 @@ struct Operand {
 
 // A packing of a constant. Number n of a wheel is entry n - 1 of its table of packers.
 struct Packer {
+    struct Part {
+        int64_t plain, packed;  // bytes
+    };
     const char* name;                      // becomes Spec.layout
     bool (*takes)(const View& plain);      // dtype and extents fit
     int64_t (*nbytes)(const View& plain);  // of the packed form
-    void (*pack)(const View& plain, const char* from, char* to, int64_t part,
-                 int64_t parts);  // part of parts, for threads
-    void (*unpack)(const View& plain, const char* from, char* to, int64_t part, int64_t parts);  // null: one way
+    Part (*part)(const View& plain);       // the smallest that is packed by itself; a constant is such parts in a row
+    // Any number of neighbouring parts, `nbytes` plain bytes: the last of a constant may have fewer. Gives the number
+    // of the first block whose scale is no finite number, or -1.
+    int64_t (*pack)(const View& plain, const char* from, int64_t nbytes, char* to);
+    void (*unpack)(const View& plain, const char* from, char* to);  // the whole constant; null: one way
 };
 
 struct Kernel {

@@ -23,7 +23,6 @@ ARM64 = 0x0100000C  # cputype of Mach-O
 LOADABLE = {6, 8}  # filetypes of Mach-O: Python loads either
 BUILD_VERSION, MACOS = 0x32, 1  # a load command of Mach-O, and the platform it names
 UNDEFINED_MASK = 0x0E  # Mach-O: type bits of a symbol, none set: undefined
-UNLISTED = {"__tlv_bootstrap", "_dlopen"}  # of macOS, though zig's stub of its library does not list them
 BY_LOOK_UP = -2  # Mach-O: a symbol of whatever has been loaded, so of Python
 
 
@@ -98,7 +97,6 @@ def mach_o(data: bytes, tag: str) -> tuple[list[str], str]:
         raise Wrong("the module does not define PyInit__native")
     (bindings,) = [at for kind, at in commands if kind & 0x7FFFFFFF == 0x22]
     looked_up = {name for name, library in _bound(data, bindings) if library == BY_LOOK_UP}
-    looked_up -= UNLISTED
     if strange := sorted(name for name in looked_up if not name.startswith(("_Py", "__Py"))):
         raise Wrong(f"the module expects Python to have {', '.join(strange[:5])}")
     return libraries, f"macOS {oldest}, {len(looked_up)} symbols of Python"
@@ -134,11 +132,11 @@ def _symbols(data: bytes, command: int) -> Iterator[tuple[str, int]]:
 
 def _bound(data: bytes, command: int) -> Iterator[tuple[str, int]]:
     """Each symbol that is bound when the module is loaded, and the number of its library; from the two programs that
-    do it, of which only the parts that name symbols and libraries are followed.
+    do it, of which only the parts that name symbols and libraries are followed. Either may be named first.
     """
     for field in (16, 32):  # those bound at once, and those at their first call
         at, size = struct.unpack_from("<II", data, command + field)
-        end, library = at + size, 0
+        end, library, name = at + size, 0, ""
         while at < end:
             code, low = data[at] & 0xF0, data[at] & 0x0F
             at += 1
@@ -151,6 +149,7 @@ def _bound(data: bytes, command: int) -> Iterator[tuple[str, int]]:
             elif code == 0x40:
                 name = _text(data, at)
                 at += len(name) + 1
+            elif 0x90 <= code <= 0xC0:
                 yield name, library
             for _ in range({0x20: 1, 0x60: 1, 0x70: 1, 0x80: 1, 0xA0: 1, 0xC0: 2}.get(code, 0)):
                 while data[at] & 0x80:

@@ -117,8 +117,11 @@ constexpr int64_t packed_nbytes(int32_t dtype, int64_t rows, int64_t length) {
 
 }  // namespace
 
-// One group from up to 16 plain rows, `stride` bytes apart; missing rows become zeros.
-void pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to);
+// One group from up to 16 plain rows, `stride` bytes apart; missing rows become zeros. True: a block has a scale that
+// is no finite number; it is packed all the same.
+bool pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to);
+// Whether a plain block of a weight dtype has such a scale.
+bool is_bad_block(int32_t dtype, const uint8_t* block);
 // Plain block b of row r of a group of a weight dtype, of `length` columns.
 void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block);
 // Row r of a group back to plain bytes.

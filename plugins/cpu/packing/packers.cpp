@@ -17,43 +17,58 @@ bool takes(const View& w) {
     return more <= MOST_PADDING_NBYTES || more <= plain / 16;
 }
 
-// Groups are numbered over all matrices; calls `f(matrix, group of it)` for a part of them.
-template <class F>
-void each_group(const View& w, int64_t part, int64_t parts, F f) {
-    const int64_t groups = groups_of(w.shape[2]), all = matrices(w) * groups;
-    for (int64_t i = all * part / parts; i < all * (part + 1) / parts; i++) f(i / groups, i % groups);
-}
-
 struct Sizes {
     int64_t row, group, matrix;
     explicit Sizes(const View& w)
         : row(row_nbytes(w.dtype, w.last())), group(group_nbytes(w.dtype, w.last())), matrix(w.shape[2] * row) {}
 };
 
-int64_t rows_in(const View& w, int64_t group) {
-    const int64_t rest = w.shape[2] - group * GROUP;
-    return rest < GROUP ? rest : GROUP;
+// Groups of no two matrices: then all rows can be taken as those of one.
+bool is_one_matrix(const View& w) { return matrices(w) == 1 || w.shape[2] % GROUP == 0; }
+
+Packer::Part part(const View& w) {
+    const Sizes size(w);
+    if (is_one_matrix(w)) return {GROUP * size.row, size.group};
+    return {size.matrix, groups_of(w.shape[2]) * size.group};
 }
 
-void pack(const View& w, const char* from, char* to, int64_t part, int64_t parts) {
+// Calls `f(its first row, how many rows it has, where it lies packed)` for each group of `rows` plain rows.
+template <class F>
+void each_group(const View& w, int64_t rows, F f) {
     const Sizes size(w);
-    each_group(w, part, parts, [&](int64_t m, int64_t g) {
-        const char* rows = from + m * size.matrix + g * GROUP * size.row;
-        char* group = to + (m * groups_of(w.shape[2]) + g) * size.group;
-        pack_group(w.dtype, rows, size.row, rows_in(w, g), w.last(), group);
+    const int64_t height = is_one_matrix(w) ? rows : w.shape[2];
+    int64_t at = 0;
+    for (int64_t matrix = 0; matrix < rows; matrix += height)
+        for (int64_t r = 0; r < height; r += GROUP, at += size.group)
+            f(matrix + r, height - r < GROUP ? height - r : GROUP, at);
+}
+
+// Number of the first bad block among plain rows; they hold one.
+int64_t first_bad_block(int32_t dtype, const char* rows) {
+    int64_t b = 0;
+    while (!is_bad_block(dtype, (const uint8_t*)rows + b * block_nbytes(dtype))) b++;
+    return b;
+}
+
+int64_t pack(const View& w, const char* from, int64_t nbytes, char* to) {
+    const int64_t row = Sizes(w).row, row_blocks = w.last() / block_length(w.dtype);
+    int64_t bad = -1;
+    each_group(w, nbytes / row, [&](int64_t first, int64_t rows, int64_t at) {
+        const char* plain = from + first * row;
+        if (pack_group(w.dtype, plain, row, rows, w.last(), to + at) && bad < 0)
+            bad = first * row_blocks + first_bad_block(w.dtype, plain);
+    });
+    return bad;
+}
+
+void unpack(const View& w, const char* from, char* to) {
+    const int64_t row = Sizes(w).row;
+    each_group(w, w.rows(), [&](int64_t first, int64_t rows, int64_t at) {
+        for (int64_t r = 0; r < rows; r++) unpack_row(w.dtype, from + at, w.last(), r, to + (first + r) * row);
     });
 }
 
-void unpack(const View& w, const char* from, char* to, int64_t part, int64_t parts) {
-    const Sizes size(w);
-    each_group(w, part, parts, [&](int64_t m, int64_t g) {
-        const char* group = from + (m * groups_of(w.shape[2]) + g) * size.group;
-        char* rows = to + m * size.matrix + g * GROUP * size.row;
-        for (int64_t r = 0; r < rows_in(w, g); r++) unpack_row(w.dtype, group, w.last(), r, rows + r * size.row);
-    });
-}
-
-constexpr Packer rows16{"rows16", takes, nbytes, pack, unpack};
+constexpr Packer rows16{"rows16", takes, nbytes, part, pack, unpack};
 
 }  // namespace
 

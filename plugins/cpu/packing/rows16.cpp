@@ -4,6 +4,54 @@
 namespace jackfield {
 namespace {
 
+// ---- scales that are no finite numbers: the same blocks as the core finds -------------------------------------------
+
+constexpr uint16_t EXPONENT = 0x7c00;   // of an f16; all bits set: inf or NaN
+constexpr uint8_t NO_E8M0 = 0xff;       // the scale of mxfp4 kept for NaN
+constexpr uint8_t LARGEST_E4M3 = 0x7e;  // the largest scale of nvfp4; above it are NaN and negative ones
+
+template <int32_t D>
+JF_INLINE bool is_bad(const uint8_t* block) {
+    if constexpr (D == MXFP4) return block[0] == NO_E8M0;
+    if constexpr (D == NVFP4) {
+        for (int i = 0; i < 4; i++)
+            if (block[i] > LARGEST_E4M3) return true;
+    } else if constexpr (D == IQ1_M) {  // the upper nibbles of four words at byte 48, lowest first, are an f16
+        return (block[55] & 0x70) == 0x70 && (block[53] & 0xc0) == 0xc0;
+    } else {
+        constexpr Fields fields = fields_of(D);
+        for (int f = 0; f < fields.count; f++)
+            if (fields.field[f].chunk == 2 && (block[fields.field[f].plain + 1] & EXPONENT >> 8) == EXPONENT >> 8)
+                return true;
+    }
+    return false;
+}
+
+// The same of a block of each of sixteen rows: not zero where it is bad. Scales that are lanes by now are looked at
+// there.
+template <int32_t D>
+JF_INLINE Halves bad_lanes(Rows blocks, const uint8_t* scales, const uint8_t* quants) {
+    constexpr Fields fields = fields_of(D);
+    Halves bad{};
+    if constexpr (D == MXFP4) return (Halves)(load<Bytes>(scales) == NO_E8M0);
+    if constexpr (D == NVFP4)  // four scales are the first word of a block
+        for (int64_t i = 0; i < 4 * GROUP; i += 16) bad |= (Halves)(load<Bytes>(quants + i) > LARGEST_E4M3);
+    if constexpr (D == IQ1_M)
+        for (int64_t r = 0; r < GROUP; r++) bad[0] |= is_bad<D>(blocks[r]);
+#pragma GCC unroll 5
+    for (int f = 0; f < fields.count; f++)
+        if (fields.field[f].chunk == 2)
+            for (int64_t i = 0; i < 2 * GROUP; i += 16)
+                bad |= (Halves)((load<Halves>(scales + fields.field[f].to + i) & EXPONENT) == EXPONENT);
+    return bad;
+}
+
+JF_INLINE bool any(Halves lanes) {
+    uint64_t parts[2];
+    memcpy(parts, &lanes, sizeof parts);
+    return parts[0] | parts[1];
+}
+
 // ---- there: sixteen rows at once ------------------------------------------------------------------------------------
 
 // A block of each row to its place among the scales and the quants of the group.
@@ -27,8 +75,16 @@ JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     if constexpr (D == Q4_K || D == Q5_K) turn_scales(scales + fields.field[2].to);
 }
 
+// What is read a group later and written some blocks later is fetched ahead: the sixteen short rows of a group are no
+// stream that a processor would see coming. Where there is nothing any more, nothing happens.
+constexpr int64_t WRITTEN_AHEAD = 8;  // blocks
+template <bool WRITTEN>
+JF_INLINE void fetch(const void* from, int64_t nbytes) {
+    for (int64_t i = 0; i < nbytes; i += 64) __builtin_prefetch((const char*)from + i, WRITTEN, 3);
+}
+
 template <int32_t D>
-inline void pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
+inline bool pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     constexpr int64_t size = block_nbytes(D);
     constexpr Fields fields = fields_of(D);
     static const uint8_t nothing[size] = {};  // what stands where there is no row
@@ -37,10 +93,16 @@ inline void pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t 
     memset(scales + blocks * fields.scale_nbytes, 0, size_t(quants_at(D, length) - blocks * fields.scale_nbytes));
     const uint8_t* row[GROUP];
     for (int64_t r = 0; r < GROUP; r++) row[r] = r < rows ? (const uint8_t*)from + r * stride : nothing;
+    Halves bad{};
     for (int64_t b = 0; b < blocks; b++) {
-        lay<D>(row, scales + b * fields.scale_nbytes, quants + b * fields.quant_nbytes);
+        uint8_t *block_scales = scales + b * fields.scale_nbytes, *block_quants = quants + b * fields.quant_nbytes;
+        lay<D>(row, block_scales, block_quants);
+        bad |= bad_lanes<D>(row, block_scales, block_quants);
+        fetch<false>(from + GROUP * (stride + b * size), GROUP * size);
+        fetch<true>(block_quants + WRITTEN_AHEAD * fields.quant_nbytes, fields.quant_nbytes);
         for (int64_t r = 0; r < rows; r++) row[r] += size;
     }
+    return any(bad);
 }
 
 template <class T>
@@ -124,16 +186,22 @@ void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, i
     with_weight(dtype, [&](auto type) { unpack_block<type.dtype>(group, length, r, b, block); });
 }
 
-void pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
+bool is_bad_block(int32_t dtype, const uint8_t* block) {
+    return with_weight(dtype, [&](auto type) { return is_bad<type.dtype>(block); });
+}
+
+bool pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     if (is_block(dtype))
-        return with_weight(dtype, [&](auto type) { pack_blocks<type.dtype>(from, stride, rows, length, to); });
+        return with_weight(dtype, [&](auto type) { return pack_blocks<type.dtype>(from, stride, rows, length, to); });
     const int64_t size = block_nbytes(dtype), filled = rows == GROUP ? length * GROUP * size : 0;
     memset(to + filled, 0, size_t(group_nbytes(dtype, length) - filled));
-    if (filled && size == 4) return pack_floats<uint32_t>(from, stride, length, to);
-    if (filled && size == 2) return pack_floats<uint16_t>(from, stride, length, to);
+    if (filled && size == 4) pack_floats<uint32_t>(from, stride, length, to);
+    if (filled && size == 2) pack_floats<uint16_t>(from, stride, length, to);
+    if (filled) return false;
     for (int64_t k = 0; k < length; k++)
         for (int64_t r = 0; r < rows; r++)
             memcpy(to + (k * GROUP + r) * size, from + r * stride + k * size, size_t(size));
+    return false;
 }
 
 void unpack_row(int32_t dtype, const char* group, int64_t length, int64_t r, char* to) {

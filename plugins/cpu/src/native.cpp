@@ -197,51 +197,58 @@ py::list packings(const py::tuple& constant) {
     const View view = view_of(constant);
     py::list found;
     for (int i = 0; packers[i]; ++i)
-        if (packers[i]->takes(view)) found.append(py::make_tuple(packers[i]->name, packers[i]->nbytes(view)));
+        if (packers[i]->takes(view)) {
+            const Packer::Part part = packers[i]->part(view);
+            found.append(
+                py::make_tuple(packers[i]->name, packers[i]->nbytes(view), py::make_tuple(part.plain, part.packed)));
+        }
     return found;
 }
 
-using PackPart = void (*)(const View&, const char*, char*, int64_t, int64_t);
+struct Contiguous {  // the bytes of a buffer object, without pybind11's allocations
+    Py_buffer info;
+    Contiguous(const py::handle& object, bool writable) {
+        if (PyObject_GetBuffer(object.ptr(), &info, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
+            throw py::error_already_set();
+    }
+    ~Contiguous() { PyBuffer_Release(&info); }
+};
 
-constexpr int64_t WORKERS_SHARE = 1 << 20;  // bytes that are worth waking a worker for
-constexpr int64_t CHUNKS_EACH = 4;          // so that a worker that is held up leaves its rest to the others
-
-void pack_with(Pool& pool, PackPart part, const View& view, const py::buffer& from, const py::buffer& to,
-               int64_t from_nbytes, int64_t to_nbytes) {
-    const py::buffer_info source = from.request(), target = to.request(true);
-    if (source.size * source.itemsize != from_nbytes || target.size * target.itemsize != to_nbytes)
-        throw py::value_error("pack: " + std::to_string(source.size * source.itemsize) + " bytes to " +
-                              std::to_string(target.size * target.itemsize) + ", must be " +
-                              std::to_string(from_nbytes) + " to " + std::to_string(to_nbytes));
-    const char* in = static_cast<const char*>(source.ptr);
-    char* out = static_cast<char*>(target.ptr);
-    const int64_t team = std::min(int64_t(pool.size()), from_nbytes / WORKERS_SHARE);
-    py::gil_scoped_release released;
-    if (team < 2) return part(view, in, out, 0, 1);  // on the caller's thread, of which there may be several
-    std::atomic<int64_t> next{0};
-    const int64_t parts = team * CHUNKS_EACH;
-    pool.run(int(team), [&](int) {
-        for (int64_t i = next++; i < parts; i = next++) part(view, in, out, i, parts);
-    });
+void check_sizes(bool fit, const Contiguous& plain, const Contiguous& packed, const char* what) {
+    if (!fit)
+        throw py::value_error(std::string(what) + ": " + std::to_string(plain.info.len) + " plain and " +
+                              std::to_string(packed.info.len) + " packed bytes do not belong together");
 }
 
-int64_t plain_nbytes(const View& view, int64_t block, int64_t block_nbytes) {
-    return view.size() / block * block_nbytes;
-}
-
-void pack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
-          const py::buffer& plain, const py::buffer& packed) {
+// Whole parts, or all of the last ones; the number of the first block with a scale that is no finite number, or None.
+py::object pack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
+                const py::handle& plain, const py::handle& packed) {
     const View view = view_of(constant);
     const Packer& packer = packer_of(layout);
-    pack_with(pool, packer.pack, view, plain, packed, plain_nbytes(view, block, block_nbytes), packer.nbytes(view));
+    const Packer::Part part = packer.part(view);
+    const Contiguous from(plain, false), to(packed, true);
+    const int64_t nbytes = from.info.len, parts = (nbytes + part.plain - 1) / part.plain, rest = nbytes % part.plain;
+    const int64_t whole = view.size() / block * block_nbytes;
+    check_sizes((!rest || rest == whole % part.plain) && nbytes <= whole && to.info.len == parts * part.packed, from,
+                to, "pack");
+    int64_t bad;
+    {
+        py::gil_scoped_release released;
+        bad = packer.pack(view, static_cast<const char*>(from.info.buf), nbytes, static_cast<char*>(to.info.buf));
+    }
+    return bad < 0 ? py::object(py::none()) : py::object(py::int_(bad));
 }
 
-void unpack(Pool& pool, const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
-            const py::buffer& packed, const py::buffer& plain) {
+void unpack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
+            const py::handle& packed, const py::handle& plain) {
     const View view = view_of(constant);
     const Packer& packer = packer_of(layout);
     if (!packer.unpack) throw Unsupported("layout " + layout + " can't be unpacked");
-    pack_with(pool, packer.unpack, view, packed, plain, packer.nbytes(view), plain_nbytes(view, block, block_nbytes));
+    const Contiguous from(packed, false), to(plain, true);
+    check_sizes(from.info.len == packer.nbytes(view) && to.info.len == view.size() / block * block_nbytes, to, from,
+                "unpack");
+    py::gil_scoped_release released;
+    packer.unpack(view, static_cast<const char*>(from.info.buf), static_cast<char*>(to.info.buf));
 }
 
 // ---- memory
@@ -254,22 +261,13 @@ void check_range(const Memory& memory, int64_t offset, py::ssize_t nbytes) {
                               " of a buffer of " + std::to_string(memory.nbytes()));
 }
 
-struct Contiguous {  // the bytes of a buffer object, without pybind11's allocations
-    Py_buffer info;
-    Contiguous(const py::handle& object, bool writable) {
-        if (PyObject_GetBuffer(object.ptr(), &info, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
-            throw py::error_already_set();
-    }
-    ~Contiguous() { PyBuffer_Release(&info); }
-};
-
 void write(Memory& memory, int64_t offset, const py::handle& data) {
     const Contiguous from(data, false);
     check_range(memory, offset, from.info.len);
-    if (from.info.len < LONG_COPY && !memory.makes_pages())
-        return memory.write(size_t(offset), from.info.buf, size_t(from.info.len));
+    const auto copy = [&] { std::memcpy(memory.data() + offset, from.info.buf, size_t(from.info.len)); };
+    if (from.info.len < LONG_COPY && !memory.is_huge()) return copy();  // a fresh huge page takes time as well
     py::gil_scoped_release released;
-    memory.write(size_t(offset), from.info.buf, size_t(from.info.len));
+    copy();
 }
 
 void read(Memory& memory, int64_t offset, const py::handle& out) {
@@ -281,6 +279,11 @@ void read(Memory& memory, int64_t offset, const py::handle& out) {
     }
     py::gil_scoped_release released;
     std::memcpy(to.info.buf, memory.data() + offset, size_t(to.info.len));
+}
+
+py::memoryview host_bytes(const Memory& memory, int64_t offset, py::ssize_t nbytes) {
+    check_range(memory, offset, nbytes);
+    return py::memoryview::from_memory(memory.data() + offset, nbytes);
 }
 
 std::unique_ptr<Memory> borrow(const py::handle& data) {
@@ -338,12 +341,13 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
         .def_property_readonly("size", &Pool::size)
         .def_property_readonly("forked", &Pool::forked);
     py::class_<Memory>(m, "Memory")
-        .def(py::init<size_t, std::shared_ptr<Pool>>())
+        .def(py::init<size_t, bool>(), py::arg("nbytes"), py::arg("huge") = false)
         .def_property_readonly("address",
                                [](const Memory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
         .def_property_readonly("nbytes", &Memory::nbytes)
         .def("write", &write)
         .def("read", &read)
+        .def("host_bytes", &host_bytes)
         .def("free", &Memory::free);
     py::class_<Program>(m, "Program")
         .def(py::init(&make_program))

@@ -43,7 +43,6 @@ class CpuBackend(Backend):
 
     def __init__(self) -> None:
         self._refusals: dict[Step, Reason | None] = {}
-        self._packers: _native.Pool | None = None
 
     def devices(self) -> Sequence[Device]:
         settings = read_settings()
@@ -78,21 +77,17 @@ class CpuBackend(Backend):
     def pack(self, constant: Spec, users: Sequence[Step], target: Target) -> Packing | None:
         """The first packing that fits the constant and that every user's kernel reads."""
         plain = view_tuple(constant)
-        for name, nbytes in _native.packings(plain):
+        for name, nbytes, part in _native.packings(plain):
             if users and all(_reads_layout(step, constant, name) for step in users):
-                args = (self._packing_pool(), name, plain, constant.dtype.block, constant.dtype.block_nbytes)
-                return Packing(name, nbytes, partial(_native.pack, *args), partial(_native.unpack, *args))
+                args = (name, plain, constant.dtype.block, constant.dtype.block_nbytes)
+                there, back = partial(_native.pack, *args), partial(_native.unpack, *args)
+                return Packing(name, nbytes, there, back, part, looks=True)
         return None
-
-    def _packing_pool(self) -> _native.Pool:
-        """Workers that pack constants; made anew in a forked child, where threads do not survive."""
-        if self._packers is None or self._packers.forked:
-            self._packers = _native.Pool(read_settings().threads)
-        return self._packers
 
 
 def _target(level: str) -> Target:
-    return Target(kind="cpu", arch=level, features=frozenset({"host_visible", "reads_host"}), rates=RATES[level])
+    features = frozenset({"host_visible", "reads_host", "zeroed"})
+    return Target(kind="cpu", arch=level, features=features, rates=RATES[level])
 
 
 def _kernel(operands: list[_native.Operand], attributes: list[str], results: list[str]) -> Kernel:

@@ -61,7 +61,7 @@ class CpuDevice(Device):
     def alloc(self, nbytes: int, usage: Usage) -> _native.Memory:
         self._must_be_here()
         try:
-            return _native.Memory(nbytes, self.pool if usage is Usage.CONSTANT else None)
+            return _native.Memory(nbytes, huge=usage is Usage.CONSTANT)
         except (MemoryError, OverflowError):
             raise OutOfMemory(f"{self.name}: no {nbytes} bytes of host memory for {usage.value}") from None
 
@@ -73,6 +73,9 @@ class CpuDevice(Device):
 
     def read(self, buffer: _native.Memory, offset: int, out: memoryview) -> None:
         buffer.read(offset, out)
+
+    def host_bytes(self, buffer: _native.Memory, offset: int, nbytes: int) -> memoryview:
+        return buffer.host_bytes(offset, nbytes)
 
     def borrow(self, data: memoryview) -> _native.Memory | None:
         return _native.borrow(data)

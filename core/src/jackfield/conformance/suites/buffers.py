@@ -40,6 +40,8 @@ def trials(seed: int) -> Iterator[Trial]:
         "outside": outside_does_no_harm,
         "double-free": double_free,
         "borrow": borrowed,
+        "host-bytes": host_bytes,
+        "zeroed": zeroed,
         "memory-told": memory_told,
         "alignment": aligned,
         "queue/read-waits": read_waits,
@@ -229,6 +231,47 @@ def borrowed(seed: int, subject: Subject) -> list[str]:
     found = differ(read(subject.device, buffer, 5, 4096), image[5:4101], "borrowed memory")
     subject.device.free(buffer)
     return found + differ(data, image, "the lender's bytes after the borrowed buffer was freed")
+
+
+def host_bytes(seed: int, subject: Subject) -> list[str]:
+    """A constant's bytes, filled by the host where they lie, are the device's; what was written is seen there."""
+    device = subject.device
+    image, new = filled(NBYTES, seed), filled(NBYTES, seed + 1)
+    with _Memory(device) as memory:
+        buffer = memory.holding(image, Usage.CONSTANT)
+        shown = [device.host_bytes(buffer, offset, nbytes) for offset, nbytes in ((0, NBYTES), (64, 513), (7, 0))]
+        views = [view for view in shown if view is not None]
+        if not views:
+            raise Refused(Reason("the host does not fill the device's memory", "other"))
+        if len(views) < len(shown):
+            return ["host_bytes gives some bytes of a buffer, and None for others"]
+        told = [(view.nbytes, view.readonly, view.c_contiguous) for view in views]
+        if told != [(nbytes, False, True) for nbytes in (NBYTES, 513, 0)]:
+            return [f"host_bytes gives {told}: it must give the bytes asked for, writable, without gaps"]
+        found = differ(np.frombuffer(views[0], np.uint8), image, "a written buffer, looked at through host_bytes")
+        views[1].cast("B")[:] = new[64:577].data
+        want = image.copy()
+        want[64:577] = new[64:577]
+        return found + differ(read(device, buffer, 0, NBYTES), want, "after 513 bytes at 64 were filled in place")
+
+
+def zeroed(seed: int, subject: Subject) -> list[str]:
+    """Memory that was used before, and freed, is zeros when it is given out again, whatever it is for."""
+    device = subject.device
+    if "zeroed" not in device.target.features:
+        raise Refused(Reason("new buffers may hold anything", "other"))
+    for nbytes in (1, NBYTES, 100_000, 3 << 20):
+        for _ in range(3):
+            with _Memory(device) as memory:
+                for usage in Usage:
+                    memory.holding(filled(nbytes, seed), usage)
+            for usage in Usage:
+                buffer = device.alloc(nbytes, usage)
+                used = read(device, buffer, 0, nbytes).any()
+                device.free(buffer)
+                if used:
+                    return [f"a new {usage.value} buffer of {nbytes} bytes is not all zeros, which `zeroed` promises"]
+    return []
 
 
 def memory_told(seed: int, subject: Subject) -> list[str]:

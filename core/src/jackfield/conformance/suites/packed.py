@@ -24,6 +24,10 @@ from jackfield.spec import View
 __all__ = ["trials"]
 
 EXTENTS = ((1, 1), (2, 3), (5, 2), (7, 1), (8, 2), (9, 3), (31, 1), (32, 2), (33, 5), (64, 4), (65, 1))  # rows, blocks
+MATRICES = ((3, 33, 256), (2, 32, 512))  # of several
+EXTREMES = np.array(
+    [0x00, 0x0C, 0x70, 0x7B, 0x7C, 0x7E, 0x7F, 0xC0, 0xFC, 0xFF], np.uint8
+)  # round the bounds of scales
 GUARD = 0xA5
 
 
@@ -36,6 +40,11 @@ def trials(seed: int) -> Iterator[Trial]:
             at = f"{dtype}/{rows}x{shape[1]}"
             yield Trial(f"packed/identity/{at}", partial(there_and_back, dtype.name, shape, seed))
             yield Trial(f"packed/product/{at}", partial(same_product, dtype.name, shape, seed))
+        for matrices in MATRICES:
+            at = "x".join(map(str, matrices))
+            yield Trial(f"packed/identity/{dtype}/{at}", partial(there_and_back, dtype.name, matrices, seed))
+        if dtype.is_block:
+            yield Trial(f"packed/damage/{dtype}", partial(damage_is_told, dtype.name, seed))
         yield Trial(f"packed/product/{dtype}/batched", partial(same_product, dtype.name, (3, 33, 256), seed))
         yield Trial(f"packed/slice/{dtype}", partial(row_slices, dtype.name, seed))
 
@@ -88,7 +97,7 @@ def packing_of(example: Example, subject: Subject) -> tuple[Packing, Step]:
 
 
 def there_and_back(dtype: str, shape: tuple[int, ...], seed: int, subject: Subject) -> list[str]:
-    """`pack` fills just the bytes it told, twice the same; `unpack` gives the plain bytes back, bit for bit."""
+    """`pack` fills just the bytes it told, twice the same, part by part as well; `unpack` gives the plain ones back."""
     example = product_of(DTYPES[dtype], shape, seed)
     packing, _ = packing_of(example, subject)
     found = _layout_is_listed(packing, subject)
@@ -100,6 +109,8 @@ def there_and_back(dtype: str, shape: tuple[int, ...], seed: int, subject: Subje
     inside = first[64 : 64 + packing.nbytes]
     if (inside != second[64 : 64 + packing.nbytes]).any():
         found.append("pack leaves bytes unwritten, or gives other bytes the second time")
+    if packing.part is not None:
+        found += _packs_in_parts(packing, packing.part, plain, inside)
     if packing.unpack is not None:
         back = np.full(plain.nbytes + 128, GUARD, np.uint8)
         packing.unpack(inside.data, back[64 : 64 + plain.nbytes].data)
@@ -108,6 +119,42 @@ def there_and_back(dtype: str, shape: tuple[int, ...], seed: int, subject: Subje
         if (back[:64] != GUARD).any() or (back[64 + plain.nbytes :] != GUARD).any():
             found.append("unpack writes outside the plain bytes")
     return found
+
+
+def _packs_in_parts(packing: Packing, part: tuple[int, int], plain: Array, whole: Array) -> list[str]:
+    """The parts one by one, the last first, and two at a time."""
+    unit, size = part
+    count = -(-plain.nbytes // unit)
+    if count * size != packing.nbytes:
+        return [f"{count} parts of {size} bytes each are not the {packing.nbytes} of the packed form"]
+    found = []
+    for step in (1, 2):
+        out = np.full(packing.nbytes, GUARD, np.uint8)
+        for first in reversed(range(0, count, step)):
+            some = slice(first * size, (first + step) * size)
+            packing.pack(plain[first * unit : (first + step) * unit].data, out[some].data)
+        if (out != whole).any():
+            found.append(f"pack gives other bytes where it is given {step} of {count} parts at a time")
+    return found
+
+
+def damage_is_told(dtype: str, seed: int, subject: Subject) -> list[str]:
+    """Where the packing looks for scales that are no finite numbers, it finds the block that the core would find."""
+    target = DTYPES[dtype]
+    shape = 37, 3 * max(target.block, 32)
+    packing, _ = packing_of(product_of(target, shape, seed), subject)
+    if not packing.looks:
+        raise Refused(Reason("the core looks for damage", "other"))
+    rng = np.random.default_rng(seed)
+    for number in range(40):
+        blocks = np.zeros((Spec(target, shape).nbytes // target.block_nbytes, target.block_nbytes), np.uint8)
+        odd = rng.integers(0, len(blocks), number % 4)
+        blocks[odd] = rng.choice(EXTREMES, (len(odd), target.block_nbytes))
+        told = packing.pack(blocks.reshape(-1).data, np.empty(packing.nbytes, np.uint8).data)
+        want = target.first_bad_block(blocks)
+        if told != want:
+            return [f"pack tells of a bad scale in block {told}, must be {want}"]
+    return []
 
 
 def _packed(packing: Packing, plain: Array, before: int) -> Array:
