@@ -134,7 +134,7 @@ def test_pad_by_where_each_element_comes_from(shape, mode, seed):
             assert got[place] == x[(*source[:-1], s if s < n else 2 * (n - 1) - s)]
 
 
-@pytest.mark.parametrize("shift", [0, 1, 6, -6, 7, -7, 15, -(2**63), 2**63 - 1, 2**70])
+@pytest.mark.parametrize("shift", [0, 1, 6, -6, 7, -7, 15, -(2**63), 2**63 - 1])
 def test_roll_by_any_distance(shift):
     """Item 14 of the pitfalls: the smallest integer, and a whole turn."""
     x = np.arange(7, dtype=np.int16)

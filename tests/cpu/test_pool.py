@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_fusion import opened
+from grouped import opened
 
 import jackfield as jf
 from jackfield import ops
