@@ -319,7 +319,7 @@ def test_under_pytest_an_absent_device_skips_or_fails(tmp_path):
     assert "2 skipped" in done.stdout
     done = pytest_run(tmp_path, *arguments, JACKFIELD_REQUIRE="cpu,nothing")
     assert done.returncode == 1
-    assert "1 failed" in done.stdout
+    assert "2 failed" in done.stdout
     assert "nothing:0 is required" in done.stdout
 
 
