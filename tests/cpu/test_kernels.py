@@ -65,7 +65,31 @@ def gelu_erf(x):
     return 0.5 * x * (1 + erf(x / np.sqrt(2)))
 
 
+def softplus(x):
+    return np.logaddexp(0, x)
+
+
+def away(x):
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
 FUNCTIONS = {
+    "abs": np.abs,
+    "ceil": np.ceil,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "floor": np.floor,
+    "gelu_quick": lambda x: x * sigmoid(1.702 * x),
+    "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hardswish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "log": np.log,
+    "negative": np.negative,
+    "round_away": away,
+    "sign": np.sign,
+    "softplus": softplus,
+    "sqrt": np.sqrt,
+    "trunc": np.trunc,
     "tanh": np.tanh,
     "sigmoid": sigmoid,
     "silu": silu,
@@ -74,7 +98,13 @@ FUNCTIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "square": np.square,
 }
-GATES = {"swiglu": silu, "geglu": gelu, "geglu_erf": gelu_erf}
+GATES = {
+    "swiglu": silu,
+    "geglu": gelu,
+    "geglu_erf": gelu_erf,
+    "geglu_quick": FUNCTIONS["gelu_quick"],
+    "reglu": FUNCTIONS["relu"],
+}
 
 
 def close(got, want, relative=2e-6, absolute=1e-6):
@@ -93,6 +123,17 @@ def test_functions_over_the_whole_range(level, name):
     x = sweep()
     with np.errstate(all="ignore"):
         close(run(getattr(ops, name), {"x": x}, level), FUNCTIONS[name](x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_waves_at_any_distance(level, name):
+    """Near by as exact as f32 allows; far out, where a turn is less than a unit of x, still within -1 and 1."""
+    near = np.linspace(-1e4, 1e4, 40001).astype(np.float32)
+    close(run(getattr(ops, name), {"x": near}, level), getattr(np, name)(near.astype(np.float64)))
+    far = sweep()
+    got = run(getattr(ops, name), {"x": far}, level)
+    assert (np.isnan(got) == ~np.isfinite(far)).all()
+    assert np.abs(got[np.isfinite(far)]).max() <= 1
 
 
 @pytest.mark.parametrize("name", GATES)

@@ -38,7 +38,7 @@ class FeedForward:
 
     def _gated(self, gate: jf.Tensor, up: jf.Tensor) -> jf.Tensor:
         if self.config.activation == "limited":
-            return _limited(gate, up)
+            return ops.swiglu_oai(gate, up, alpha=_STEEPNESS, limit=_LIMIT)
         return ops.swiglu(gate, up) if self.config.activation == "silu" else ops.geglu(gate, up)
 
     def _experts(self, x: jf.Tensor, experts: Experts, at: str) -> jf.Tensor:
@@ -57,15 +57,4 @@ class FeedForward:
         """x [rows, 1 or used, inputs] to [rows, used, outputs]. shape: experts and outputs."""
         y = ops.linear_experts(x, self.parts.weights.get(name + ".weight", (*shape, x.shape[-1])), ids)
         bias = self.parts.weights.maybe(name + ".bias", shape)
-        if bias is None:
-            return y
-        rows, used, outputs = y.shape
-        chosen = ops.take_rows(bias, ops.reshape(ids, shape=(rows * used,)))
-        return ops.add(y, ops.reshape(chosen, shape=(rows, used, outputs)))
-
-
-def _limited(gate: jf.Tensor, up: jf.Tensor) -> jf.Tensor:
-    """gate * sigmoid(1.702 gate) * (up + 1), the gate at most 7 and up within 7. Source: OpenAI 2025, gpt-oss."""
-    gate = ops.clip(gate, min=float("-inf"), max=_LIMIT)
-    swish = ops.multiply(gate, ops.sigmoid(ops.scale(gate, scale=_STEEPNESS)))
-    return ops.multiply(swish, ops.scale(ops.clip(up, min=-_LIMIT, max=_LIMIT), scale=1.0, bias=1.0))
+        return y if bias is None else ops.add_rows(y, bias, ids)

@@ -86,14 +86,18 @@ struct View {
     JF_INLINE explicit operator bool() const { return present; }
 };
 
-// A value of an attribute. Numbers come as both double and int64; text as a C string; a tuple as up to 4 numbers.
+// A value of an attribute. Numbers come as both double and int64; text as a C string; a tuple as up to 8 numbers, pairs
+// in it one after the other.
+constexpr int MAX_NUMBERS = 2 * RANK;
 struct Attr {
     double number;
     int64_t integer;
     const char* text;  // null unless the attribute is text (a dtype's name, a mode)
     int32_t count;     // tuple: how many; else 0
+    bool is_tuple;
     bool absent;       // None
-    double numbers[RANK];
+    double numbers[MAX_NUMBERS];
+    int64_t integers[MAX_NUMBERS];
 };
 
 // What a kernel found in data. Written once, by whoever is first; read by Program.check().

@@ -69,6 +69,18 @@ View view_of(const py::tuple& from) {
     return view;
 }
 
+// A number, or a pair of them.
+void add_numbers(Attr& attr, const py::handle& part) {
+    if (py::isinstance<py::tuple>(part)) {
+        for (const py::handle inner : part) add_numbers(attr, inner);
+        return;
+    }
+    if (attr.count >= MAX_NUMBERS) throw Unsupported("an attribute with more than 8 numbers");
+    attr.numbers[attr.count] = part.cast<double>();
+    attr.integers[attr.count] = py::isinstance<py::int_>(part) ? part.cast<int64_t>() : int64_t(attr.numbers[attr.count]);
+    attr.count++;
+}
+
 Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
     Attr attr{};
     if (value.is_none()) {
@@ -77,10 +89,8 @@ Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
         texts.push_back(value.cast<std::string>());
         attr.text = texts.back().c_str();
     } else if (py::isinstance<py::tuple>(value)) {
-        const py::tuple parts = py::reinterpret_borrow<py::tuple>(value);
-        if (parts.size() > size_t(RANK)) throw Unsupported("an attribute with more than 4 numbers");
-        attr.count = int(parts.size());
-        for (size_t i = 0; i < parts.size(); ++i) attr.numbers[i] = parts[i].cast<double>();
+        attr.is_tuple = true;
+        for (const py::handle part : value) add_numbers(attr, part);
     } else {
         attr.number = value.cast<double>();
         attr.integer = py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value) ? value.cast<int64_t>()

@@ -1,0 +1,3 @@
+#include "transposed.h"
+
+JF_TRANSPOSED(conv_transpose_2d, 2)

@@ -1,0 +1,3 @@
+#include "pooling.h"
+
+JF_POOLING(pool_2d, 2)

@@ -1,0 +1,44 @@
+"""Every kernel at every level and with several workers, on its op's declared cases.
+
+tests/conformance tries all dtypes and layouts at the best level; here each level has its turn with fewer of them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from one_step import BACKEND, LEVELS, device
+
+from jackfield.conformance import Refused, examples, mistakes
+from jackfield.op import OPS
+
+LAYOUTS = ("dense", "sliced")
+KERNELS = sorted(name for name in BACKEND.kernels() if name not in {"attention", "linear", "linear_experts"})
+SHOWN = 6
+
+
+@cache
+def usual(name):
+    """Examples in the dtypes a case has where it names none."""
+    first = {n: dtypes[0] for n, dtypes in OPS[name].declared.accepts.items()}
+    return [
+        example
+        for example in examples(OPS[name])
+        if example.layout in LAYOUTS and all(v.spec.dtype is first[n] for n, v in example.views.items())
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_declared_cases(name, level):
+    wrong, tried = [], 0
+    for threads in (1, 3):
+        for example in usual(name):
+            try:
+                wrong += mistakes(example, BACKEND, device(level, threads))
+                tried += 1
+            except Refused:
+                continue
+    assert not wrong, f"{len(wrong)} mistakes\n" + "\n".join(wrong[:SHOWN])
+    assert tried
