@@ -102,7 +102,7 @@ def test_a_cache_of_q8_0_takes_half(family_path):
     held = {}
     for dtype in ("f16", "q8_0"):
         with load(family_path("qwen3"), cache_dtype=dtype) as ours:
-            held[dtype] = ours._plans[1, "last"].memory()["reference:0"]["states"]
+            held[dtype] = ours._plan(1, "last").memory()["reference:0"]["states"]
     assert held["q8_0"] / held["f16"] == pytest.approx(34 / 64, rel=0.05)
 
 
