@@ -390,6 +390,8 @@ def indexed(name):
         return jf.ops.take_rows(jf.input("x", (3, 4))[:2], wide[1:])
     if name == "put_rows":
         return jf.ops.put_rows(jf.state("s", (3, 4)), jf.input("x", (7, 4)), wide)
+    if name == "take_rows_backward":
+        return jf.ops.take_rows_backward(jf.input("grad", (7, 4)), wide, count=3)
     if name == "linear_experts":
         ids = jf.input("ids", (2, 5), jf.i32)
         return jf.ops.linear_experts(jf.input("x", (2, 1, 32)), jf.input("w", (3, 4, 32)), ids)
@@ -402,7 +404,7 @@ def indexed(name):
     return jf.ops.attention(q, k, k, kv_rows=rows, **more, scale=1.0)
 
 
-KINDS = ("take_rows", "take_rows of a view", "put_rows", "linear_experts", "kv_len", "kv_rows")
+KINDS = ("take_rows", "take_rows of a view", "put_rows", "take_rows_backward", "linear_experts", "kv_len", "kv_rows")
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -25,7 +25,9 @@ def network():
     rows = jf.constant(np.array([1, 2, -1, 0], np.int32))
     cache = jf.ops.put_rows(k, h, rows)
     view = jf.ops.softmax(h[1:3, :4].T)
-    return {"y": view, "cache": cache, "last": h[-1]}
+    padded = jf.ops.pad(h, widths=((0, 1), (2, 0)), mode="wrap")
+    rolled = jf.ops.roll(padded, shift=(1, -2), axis=(0, 1))
+    return {"y": view, "cache": cache, "last": h[-1], "rolled": rolled}
 
 
 def shape_of(outputs):
@@ -52,7 +54,7 @@ def test_it_computes_the_same(tmp_path):
     x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
     save(network(), tmp_path / "g.npz")
     first, second = (jf.compile(y, device="reference")(x=x) for y in (network(), load_graph(tmp_path / "g.npz")))
-    assert list(first) == list(second) == ["y", "cache", "last"]
+    assert list(first) == list(second) == ["y", "cache", "last", "rolled"]
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -84,26 +84,26 @@ def load_graph(path: str | Path) -> Outputs:
 
     Raises: OSError when the file can't be opened, GraphError when it is not what `save` writes.
     """
-    try:
-        return _read(Path(path))
-    except Exception as e:
-        # numpy's reader of headers, zipfile and the decompressors raise many kinds, such as tokenize.TokenError
-        if isinstance(e, (GraphError, OSError)):
+    with Path(path).open("rb") as raw:  # numpy leaves a file open that it can't read, so it is opened here
+        try:
+            return _read(raw, path)
+        except GraphError:
             raise
-        raise GraphError(f"{path}: no graph file: {type(e).__name__}: {e}") from e
+        except Exception as e:
+            # numpy's reader of headers, zipfile and the decompressors raise many kinds, such as tokenize.TokenError,
+            # and OSError where the directory of the archive points behind its end
+            raise GraphError(f"{path}: no graph file: {type(e).__name__}: {e}") from e
 
 
-def _read(path: Path) -> Outputs:
-    # numpy leaves a file open that it can't read, so it is opened here
-    with path.open("rb") as raw:
-        if raw.read(2) != b"PK":
-            raise GraphError(f"{path}: no graph file: must be what jackfield.save wrote, an npz archive")
-        raw.seek(0)
-        file = np.load(raw, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise GraphError(f"{path}: no graph file: not an npz archive")
-        with file:
-            return _Reader(file).outputs()
+def _read(raw: BinaryIO, path: str | Path) -> Outputs:
+    if raw.read(2) != b"PK":
+        raise GraphError(f"{path}: no graph file: must be what jackfield.save wrote, an npz archive")
+    raw.seek(0)
+    file = np.load(raw, allow_pickle=False)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise GraphError(f"{path}: no graph file: not an npz archive")
+    with file:
+        return _Reader(file).outputs()
 
 
 class _Reader:
