@@ -143,6 +143,7 @@ def memory(model: str, device: str, tokens: int, context: int) -> dict[str, floa
 def imports(device: str) -> dict[str, float]:
     """What a run of ours has imported at its end: late imports and the plugin's module included."""
     jf.Session(device=device).close()
+    _ = jf.gguf
     return {}
 
 
