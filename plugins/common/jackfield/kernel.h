@@ -95,7 +95,7 @@ struct Attr {
     const char* text;  // null unless the attribute is text (a dtype's name, a mode)
     int32_t count;     // tuple: how many; else 0
     bool is_tuple;
-    bool absent;       // None
+    bool absent;  // None
     double numbers[MAX_NUMBERS];
     int64_t integers[MAX_NUMBERS];
 };

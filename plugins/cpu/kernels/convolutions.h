@@ -80,20 +80,20 @@ JF_INLINE int32_t workers_for_taps(const Step& s, int32_t most) {
 }  // namespace jackfield
 
 // An op with the attributes stride, padding, dilation: JF_CONVOLUTION(conv_2d, 2, false, dtypes of x, of the result)
-#define JF_CONVOLUTION(name, axes, each, xs, results)                                                             \
-    namespace jackfield {                                                                                         \
-    namespace {                                                                                                   \
-    constexpr Operand operands[] = {{"x", ANY, xs}, {"weight", ANY, FLOATS}};                                     \
-    constexpr const char* const attributes[] = {"stride", "padding", "dilation", nullptr};                       \
-    JF_INLINE Convolution convolution(const Step& s) {                                                            \
-        Slide slide(0);                                                                                           \
-        slide.read(s.attr[0], slide.stride, axes);                                                                \
-        slide.read(s.attr[1], slide.padding, axes);                                                               \
-        slide.read(s.attr[2], slide.dilation, axes);                                                              \
-        return Convolution(s, axes, 0, each, slide);                                                              \
-    }                                                                                                             \
-    void run(const Step& s, const Team& team) { convolution(s).run(team); }                                       \
-    int64_t scratch(const Step& s, int32_t workers) { return convolution(s).scratch() * workers; }                \
-    }                                                                                                             \
-    }                                                                                                             \
+#define JF_CONVOLUTION(name, axes, each, xs, results)                                              \
+    namespace jackfield {                                                                          \
+    namespace {                                                                                    \
+    constexpr Operand operands[] = {{"x", ANY, xs}, {"weight", ANY, FLOATS}};                      \
+    constexpr const char* const attributes[] = {"stride", "padding", "dilation", nullptr};         \
+    JF_INLINE Convolution convolution(const Step& s) {                                             \
+        Slide slide(0);                                                                            \
+        slide.read(s.attr[0], slide.stride, axes);                                                 \
+        slide.read(s.attr[1], slide.padding, axes);                                                \
+        slide.read(s.attr[2], slide.dilation, axes);                                               \
+        return Convolution(s, axes, 0, each, slide);                                               \
+    }                                                                                              \
+    void run(const Step& s, const Team& team) { convolution(s).run(team); }                        \
+    int64_t scratch(const Step& s, int32_t workers) { return convolution(s).scratch() * workers; } \
+    }                                                                                              \
+    }                                                                                              \
     JF_KERNEL(name, operands, attributes, results, nullptr, run, workers_for_taps, scratch, nullptr)

@@ -35,9 +35,9 @@ struct Delta {
         const char* g = own(G, i, t, h);
         const bool one = s.in[G].last() == 1;
         for (int64_t j = 0; j < m.width; j += W) {
-            const vf power = one                 ? splat(load_one<F32>(g))
+            const vf power = one            ? splat(load_one<F32>(g))
                              : j + W <= m.n ? load<F32>(g + j * 4)
-                                                 : load_part<F32>(g + j * 4, m.n - j);
+                                            : load_part<F32>(g + j * 4, m.n - j);
             put(fading + j, m.within(j, exp(power)));
         }
     }
@@ -82,9 +82,7 @@ void run(const Step& s, const Team& team) {
         for (int64_t r = 0; r < d.n; r++)
             memcpy(m.row(r), state.data + i * state.stride[0] + h * state.stride[1] + r * state.stride[2],
                    size_t(d.n) * 4);
-        const auto keep = [&](int64_t number) {
-            rows.put(states + ((number * d.count + i) * d.heads + h) * d.n, m);
-        };
+        const auto keep = [&](int64_t number) { rows.put(states + ((number * d.count + i) * d.heads + h) * d.n, m); };
         for (int64_t number = d.tokens; number < d.snapshots; number++) keep(number);
         for (int64_t t = 0; t < d.tokens; t++) {
             d.token(m, i, t, h);

@@ -3,10 +3,8 @@
 namespace jackfield {
 namespace {
 
-constexpr Operand operands[] = {{"q", ROWS, bit(F32)},
-                                {"k", ROWS, FLOATS | WEIGHTS},
-                                {"weights", ANY, bit(F32)},
-                                {"mask", ANY, bit(F16)}};
+constexpr Operand operands[] = {
+    {"q", ROWS, bit(F32)}, {"k", ROWS, FLOATS | WEIGHTS}, {"weights", ANY, bit(F32)}, {"mask", ANY, bit(F16)}};
 constexpr const char* const attributes[] = {nullptr};
 enum { Q, K, WEIGHTED, MASK };
 
@@ -50,7 +48,8 @@ void run(const Step& s, const Team& team) {
             for (int64_t h = 0; h < q.shape[2] && shut != -__builtin_inff(); h++) {
                 const char* query = q.data + i * q.stride[0] + t * q.stride[1] + h * q.stride[2];
                 const float product = dot((const float*)query, row, q.last());
-                const char* weight = weights.data + i * weights.stride[0] + t * weights.stride[2] + h * weights.stride[3];
+                const char* weight =
+                    weights.data + i * weights.stride[0] + t * weights.stride[2] + h * weights.stride[3];
                 total += load_one<F32>(weight) * (product < 0 ? 0 : product);  // NaN stays
             }
             total += shut;

@@ -28,14 +28,13 @@ struct Pooling {
         slide.read(s.attr[2], slide.stride, axes);
         slide.read(s.attr[3], slide.padding, axes);
     }
-    JF_INLINE int64_t leading(const View& v) const {
-        return v.shape[0] * v.shape[1] * (axes == 1 ? v.shape[2] : 1);
-    }
+    JF_INLINE int64_t leading(const View& v) const { return v.shape[0] * v.shape[1] * (axes == 1 ? v.shape[2] : 1); }
     // Picture number p, by all axes that do not slide.
     JF_INLINE char* picture(const View& v, int64_t p) const {
         if (axes == 2) return v.data + p / v.shape[1] * v.stride[0] + p % v.shape[1] * v.stride[1];
         const int64_t rest = p / v.shape[2];
-        return v.data + rest / v.shape[1] * v.stride[0] + rest % v.shape[1] * v.stride[1] + p % v.shape[2] * v.stride[2];
+        return v.data + rest / v.shape[1] * v.stride[0] + rest % v.shape[1] * v.stride[1] +
+               p % v.shape[2] * v.stride[2];
     }
 
     JF_INLINE void run(const Team& team) const {
@@ -80,11 +79,11 @@ JF_INLINE int32_t pooling_workers(const Step& s, int32_t most) { return workers_
 }  // namespace
 }  // namespace jackfield
 
-#define JF_POOLING(name, axes)                                                                                   \
-    namespace jackfield {                                                                                        \
-    namespace {                                                                                                  \
-    void run(const Step& s, const Team& team) { Pooling(s, axes).run(team); }                                    \
-    int64_t scratch(const Step& s, int32_t workers) { return Pooling(s, axes).scratch() * workers; }             \
-    }                                                                                                            \
-    }                                                                                                            \
+#define JF_POOLING(name, axes)                                                                       \
+    namespace jackfield {                                                                            \
+    namespace {                                                                                      \
+    void run(const Step& s, const Team& team) { Pooling(s, axes).run(team); }                        \
+    int64_t scratch(const Step& s, int32_t workers) { return Pooling(s, axes).scratch() * workers; } \
+    }                                                                                                \
+    }                                                                                                \
     JF_KERNEL(name, pooling_operands, pooling_attributes, bit(F32), nullptr, run, pooling_workers, scratch, nullptr)

@@ -3,8 +3,8 @@
 namespace jackfield {
 namespace {
 
-constexpr Operand operands[] = {{"r", ROWS, bit(F32)}, {"w", ROWS, bit(F32)}, {"k", ROWS, bit(F32)},
-                                {"v", ROWS, bit(F32)}, {"a", ROWS, bit(F32)}, {"b", ROWS, bit(F32)},
+constexpr Operand operands[] = {{"r", ROWS, bit(F32)},    {"w", ROWS, bit(F32)}, {"k", ROWS, bit(F32)},
+                                {"v", ROWS, bit(F32)},    {"a", ROWS, bit(F32)}, {"b", ROWS, bit(F32)},
                                 {"state", ROWS, bit(F32)}};
 constexpr const char* const attributes[] = {nullptr};
 enum { R, DECAY, K, V, A, B, STATE };

@@ -49,13 +49,11 @@ struct Slide {
         for (int i = AXES - axes; i < AXES; i++) into[i] = of_axis(attr, i, axes);
     }
     // Where element k of window o lies on axis i; it may lie outside.
-    JF_INLINE int64_t place(int i, int64_t o, int64_t k) const {
-        return o * stride[i] - padding[i] + k * dilation[i];
-    }
+    JF_INLINE int64_t place(int i, int64_t o, int64_t k) const { return o * stride[i] - padding[i] + k * dilation[i]; }
 };
 
-// Element k of every window along the last axis, as f32: n of them, `fill` for those outside of the row, or for all where
-// there is no row.
+// Element k of every window along the last axis, as f32: n of them, `fill` for those outside of the row, or for all
+// where there is no row.
 template <DType D>
 JF_INLINE void take_line(const Slide& slide, const Pictures& x, const char* row, int64_t k, float fill, float* to,
                          int64_t n) {

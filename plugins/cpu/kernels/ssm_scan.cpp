@@ -35,9 +35,7 @@ struct Head {
 
     // An element of the result, which is one line: what each token gives, then the states.
     JF_INLINE char* result(int64_t i) const { return s.out.data + i * s.out.stride[3]; }
-    JF_INLINE char* output(int64_t t) const {
-        return result(((sequence * tokens + t) * heads + head) * channels);
-    }
+    JF_INLINE char* output(int64_t t) const { return result(((sequence * tokens + t) * heads + head) * channels); }
     JF_INLINE void keep(int64_t number) const {
         const int64_t before = s.in[X].size(), count = s.in[X].shape[0];
         char* const to = result(before + ((number * count + sequence) * heads + head) * channels * n);
@@ -47,7 +45,8 @@ struct Head {
     JF_INLINE void read(int64_t slot) const {
         const View& v = s.in[STATE];
         for (int64_t p = 0; p < channels; p++)
-            memcpy(state + p * width, v.data + slot * v.stride[0] + head * v.stride[1] + p * v.stride[2], size_t(n) * 4);
+            memcpy(state + p * width, v.data + slot * v.stride[0] + head * v.stride[1] + p * v.stride[2],
+                   size_t(n) * 4);
     }
     JF_INLINE void clear() const {
         memset(state, 0, size_t(channels * width) * 4);

@@ -46,7 +46,8 @@ JF_INLINE float dot_padded(const float* a, const float* b, int64_t width) {
     return sum(total);
 }
 
-// The result of tokens and states in one tensor of two axes: rows of H * D numbers, which `number` counts in pieces of D.
+// The result of tokens and states in one tensor of two axes: rows of H * D numbers, which `number` counts in pieces of
+// D.
 struct Rows {
     const View& out;
     int64_t heads, n;

@@ -6,7 +6,8 @@
 namespace jackfield {
 namespace {
 
-// What is summed: `count` lines of n f32, `step` bytes apart, with weights `weight_step` apart; and one line more, if any.
+// What is summed: `count` lines of n f32, `step` bytes apart, with weights `weight_step` apart; and one line more, if
+// any.
 struct Mixture {
     const char* lines;
     int64_t count, step;

@@ -61,13 +61,13 @@ JF_INLINE int32_t workers_for_kernels(const Step& s, int32_t most) {
 }  // namespace
 }  // namespace jackfield
 
-#define JF_TRANSPOSED(name, axes)                                                                          \
-    namespace jackfield {                                                                                  \
-    namespace {                                                                                            \
-    constexpr Operand operands[] = {{"x", ANY, bit(F32)}, {"weight", ANY, bit(F32) | bit(F16)}};           \
-    constexpr const char* const attributes[] = {"stride", nullptr};                                       \
-    void run(const Step& s, const Team& team) { Transposed(s, axes).run(team); }                           \
-    int64_t scratch(const Step& s, int32_t workers) { return Transposed(s, axes).scratch() * workers; }    \
-    }                                                                                                      \
-    }                                                                                                      \
+#define JF_TRANSPOSED(name, axes)                                                                       \
+    namespace jackfield {                                                                               \
+    namespace {                                                                                         \
+    constexpr Operand operands[] = {{"x", ANY, bit(F32)}, {"weight", ANY, bit(F32) | bit(F16)}};        \
+    constexpr const char* const attributes[] = {"stride", nullptr};                                     \
+    void run(const Step& s, const Team& team) { Transposed(s, axes).run(team); }                        \
+    int64_t scratch(const Step& s, int32_t workers) { return Transposed(s, axes).scratch() * workers; } \
+    }                                                                                                   \
+    }                                                                                                   \
     JF_KERNEL(name, operands, attributes, bit(F32), nullptr, run, workers_for_kernels, scratch, nullptr)

@@ -77,7 +77,8 @@ void add_numbers(Attr& attr, const py::handle& part) {
     }
     if (attr.count >= MAX_NUMBERS) throw Unsupported("an attribute with more than 8 numbers");
     attr.numbers[attr.count] = part.cast<double>();
-    attr.integers[attr.count] = py::isinstance<py::int_>(part) ? part.cast<int64_t>() : int64_t(attr.numbers[attr.count]);
+    attr.integers[attr.count] =
+        py::isinstance<py::int_>(part) ? part.cast<int64_t>() : int64_t(attr.numbers[attr.count]);
     attr.count++;
 }
 
