@@ -51,8 +51,6 @@ from jackfield.ops.elementwise import (
 from jackfield.ops.fills import arange, full
 from jackfield.ops.gated import geglu, geglu_erf, geglu_quick, reglu, swiglu, swiglu_clamp, swiglu_oai
 from jackfield.ops.gradients import (
-    im2col_backward,
-    pool_2d_backward,
     rms_norm_backward,
     rope_backward,
     silu_backward,
@@ -62,6 +60,7 @@ from jackfield.ops.gradients import (
 )
 from jackfield.ops.host import host_call
 from jackfield.ops.hyper_connections import hyper_connection_in, hyper_connection_out, hyper_connection_weights
+from jackfield.ops.image_gradients import im2col_backward, pool_2d_backward
 from jackfield.ops.images import pad, resize, roll, timestep_embedding
 from jackfield.ops.linear_algebra import solve_triangular
 from jackfield.ops.linear_attention import gated_delta_net, gated_linear_attention, rwkv_wkv6, rwkv_wkv7
