@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -261,6 +261,11 @@ class Model:
             return
         text = [*self._ids, *self._again][:keep]
         at = self._checkpoints.latest(min(len(text), len(self._ids)))
+        if at is None:
+            at = 0
+            self._torn = True
+            self._clear(self._graphs.recurrent_states)
+            self._torn = False
         self._checkpoints.forget(at)
         self._ids, self._again = text[:at], text[at:]
 
@@ -272,14 +277,18 @@ class Model:
         try:
             if self._torn:
                 self._ids, self._again = [], []
-                if self._checkpoints is not None:
-                    self._checkpoints.forget(0)
-                for state in self.session.states.values():
-                    state.clear()
+                self._clear(self.session.states)
                 self._torn = False
             yield
         finally:
             self._lock.release()
+
+    def _clear(self, states: Iterable[str]) -> None:
+        """Zeros in these, among which are all recurrent ones."""
+        for name in states:
+            self.session.states[name].clear()
+        if self._checkpoints is not None:
+            self._checkpoints.cleared()
 
     def _append(self, ids: list[int]) -> NDArray[np.float32]:
         if not ids:

@@ -1,8 +1,8 @@
 """States of layers that sum up what they read: in a graph, and which of them a model still has.
 
 A cache of keys forgets a token when its column is left out; a sum can't. So a state has slots, which are checkpoints: a
-call reads one slot and writes what it ends with to others, and going back means to read an older one. Slot 0 is never
-written, so it is zero: the state before the first token.
+call reads one slot and writes what it ends with to others, and going back means to read an older one. States are zero
+at birth, which is the state before the first token; once it is overwritten, a new text begins with clearing them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jackfield_llm.hyperparameters import RecurrentKind
 
 __all__ = ["Checkpoints", "Recurrent", "fed", "slot_count", "snapshot_count"]
 
-_LEAST_SLOTS = 4  # zero, what is read, what is written, and the end of the last prompt
+_LEAST_SLOTS = 3  # what is read, what is written, and the end of the last prompt
 
 
 def slot_count(rollback: int) -> int:
@@ -51,6 +51,11 @@ class Recurrent:
         self._states: dict[str, jf.Tensor] = {}
         self._end_rows: jf.Tensor | None = None
         self._before = jf.input("before", (kind.taps,), jf.i32)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all states."""
+        return tuple(self._states)
 
     def state(self, name: str, shape: tuple[int, ...]) -> jf.Tensor:
         """All slots, f32 [slots, *shape], for ops that choose theirs by `source`."""
@@ -105,20 +110,24 @@ def fed(rows: int, padding: int, source: int, targets: Sequence[int], kind: Recu
 
 
 class Checkpoints:
-    """Which slot holds the state after how many tokens of the text; the state before the first is always there."""
+    """Which slot holds the state after how many tokens of the text; zero is the state after none."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._at: dict[int, int] = {}
+        self.cleared()
+
+    def cleared(self) -> None:
+        """All states are zero."""
+        self._at: dict[int, int] = {0: 0}
         self._prompt = 0  # tokens at the end of the last call of several
 
-    def latest(self, tokens: int) -> int:
-        """The most tokens, of at most so many, whose state is known."""
-        return max((at for at in self._at if at <= tokens), default=0)
+    def latest(self, tokens: int) -> int | None:
+        """The most tokens, of at most so many, whose state is known; None where the states must be cleared."""
+        return max((at for at in self._at if at <= tokens), default=None)
 
     def slot(self, tokens: int) -> int:
         """Where the state after so many tokens lies, which must be known."""
-        return self._at[tokens] if tokens else 0
+        return self._at[tokens]
 
     def forget(self, tokens: int) -> None:
         """The text has changed after its first `tokens`."""
@@ -131,7 +140,7 @@ class Checkpoints:
         """
         self.forget(past)
         used = set(self._at.values())
-        free = [slot for slot in range(1, self._slots) if slot not in used]
+        free = [slot for slot in range(self._slots) if slot not in used]
         old = sorted((at for at in self._at if at != past), key=lambda at: (at == self._prompt, at))
         return (free + [self._at[at] for at in old])[:count]
 

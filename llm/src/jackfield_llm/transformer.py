@@ -44,6 +44,7 @@ class Transformer:
         self, config: Config, weights: Weights, *, context: int, cache_dtype: jf.DType, rollback: int = 0
     ) -> None:
         self.config, self.weights, self.rollback = config, weights, rollback
+        self.recurrent_states: tuple[str, ...] = ()  # names, as of the last graph: all have the same
         _check_blocks(config, cache_dtype)
         shape = weights.shape("token_embd.weight")
         if len(shape) != 2:
@@ -78,7 +79,10 @@ class Transformer:
         y = ops.linear(self._parts.norm(x, "output_norm"), embeddings if head is None else head)
         if c.softcap:
             y = ops.scale(ops.tanh(ops.scale(y, scale=1.0 / c.softcap)), scale=c.softcap)
-        return Graph(y, tuple(recurrent.changes) if recurrent else ())
+        if recurrent is None:
+            return Graph(y)
+        self.recurrent_states = recurrent.names
+        return Graph(y, tuple(recurrent.changes))
 
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
