@@ -144,7 +144,7 @@ def test_constants_that_come_in_pieces_are_whole(sizes, parts, inside, cores):
     device = Host(inside=inside)
     buffer, places = placed(device, constants)
     with pytest.MonkeyPatch.context() as patched:
-        for name, nbytes in (("_PIECE", 3000), ("_BATCH", 10_000), ("_WORTH_THREADS", 0)):
+        for name, nbytes in (("_PIECE", 3000), ("_LEAST", 10_000), ("_WORTH_THREADS", 0)):
             patched.setattr(upload, name, nbytes)
         patched.setattr(upload, "_cores", lambda: cores)
         assert list(fill(device, places)) == places

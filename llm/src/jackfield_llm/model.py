@@ -117,17 +117,16 @@ class Model:
         try:
             self.config: Config = read_config(self._file.metadata)
             self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
-            self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
             weights = Weights(self._file)
             dtype = CACHE_DTYPES[cache_dtype]
             self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype)
-            self._check_vocabulary()
             self.session = jf.Session(device, policy=policy)
             rows = _first_rows(self.session.devices, self._rows)
             graph = self._graphs.graph(rows, "last")
             weights.check_all_used()
             self._pins = pins
-            self._plans = {(rows, "last"): self.session.compile(graph, pins=pins)}
+            plan = self.session.compile(graph, pins=pins, meanwhile=self._read_tokenizer)
+            self._plans = {(rows, "last"): plan}
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -308,6 +307,11 @@ class Model:
             raise ContextOverflow(
                 f"{tokens} tokens do not fit the context of {self.context}; {more}", needed=tokens, limit=self.context
             )
+
+    def _read_tokenizer(self) -> None:
+        """Takes as long as bringing the weights, and all of it one thread with the interpreter."""
+        self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
+        self._check_vocabulary()
 
     def _check_vocabulary(self) -> None:
         rows, words = self._graphs.vocabulary, self.tokenizer.vocab_size

@@ -110,6 +110,8 @@ std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
     if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS))
         throw Unsupported("too many operands or attributes");
     bound->texts.reserve(attrs.size());  // Step points into it: it must not move
+    bound->operands.reserve(operands.size());
+    bound->attrs.reserve(attrs.size());
     for (const py::handle operand : operands)
         bound->operands.push_back(operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand)));
     for (const py::handle value : attrs) bound->attrs.push_back(attr_of(value, bound->texts));
@@ -231,23 +233,71 @@ void check_sizes(bool fit, const Contiguous& plain, const Contiguous& packed, co
                               std::to_string(packed.info.len) + " packed bytes do not belong together");
 }
 
-// Whole parts, or all of the last ones; the number of the first block with a scale that is no finite number, or None.
+// A piece of a constant on its way to its place: whole parts, or all of the last ones; packed, or copied as it is.
+struct Piece {
+    Piece(const py::handle& plain, const py::handle& packed) : from(plain, false), to(packed, true) {}
+
+    // The number of the first block with a scale that is no finite number, or -1. Needs no GIL.
+    int64_t make() const {
+        const char* source = static_cast<const char*>(from.info.buf);
+        char* target = static_cast<char*>(to.info.buf);
+        if (packer) return packer->pack(view, source, from.info.len, target);
+        if (from.info.len) std::memcpy(target, source, size_t(from.info.len));
+        return -1;
+    }
+
+    const Packer* packer = nullptr;
+    View view{};
+    const Contiguous from, to;
+};
+
+void check_packed(Piece& piece, const std::string& layout, const py::tuple& constant, int64_t block,
+                  int64_t block_nbytes) {
+    piece.view = view_of(constant);
+    piece.packer = &packer_of(layout);
+    const Packer::Part part = piece.packer->part(piece.view);
+    const int64_t nbytes = piece.from.info.len, parts = (nbytes + part.plain - 1) / part.plain;
+    const int64_t rest = nbytes % part.plain, whole = piece.view.size() / block * block_nbytes;
+    check_sizes((!rest || rest == whole % part.plain) && nbytes <= whole && piece.to.info.len == parts * part.packed,
+                piece.from, piece.to, "pack");
+}
+
 py::object pack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
                 const py::handle& plain, const py::handle& packed) {
-    const View view = view_of(constant);
-    const Packer& packer = packer_of(layout);
-    const Packer::Part part = packer.part(view);
-    const Contiguous from(plain, false), to(packed, true);
-    const int64_t nbytes = from.info.len, parts = (nbytes + part.plain - 1) / part.plain, rest = nbytes % part.plain;
-    const int64_t whole = view.size() / block * block_nbytes;
-    check_sizes((!rest || rest == whole % part.plain) && nbytes <= whole && to.info.len == parts * part.packed, from,
-                to, "pack");
+    Piece piece(plain, packed);
+    check_packed(piece, layout, constant, block, block_nbytes);
     int64_t bad;
     {
         py::gil_scoped_release released;
-        bad = packer.pack(view, static_cast<const char*>(from.info.buf), nbytes, static_cast<char*>(to.info.buf));
+        bad = piece.make();
     }
     return bad < 0 ? py::object(py::none()) : py::object(py::int_(bad));
+}
+
+// Pieces [((layout, constant, block, block_nbytes) or None, plain, packed)] one after the other; which piece and which
+// of its blocks is the first bad one, or None.
+py::object fill(const py::list& from) {
+    std::vector<std::unique_ptr<Piece>> pieces;
+    pieces.reserve(from.size());
+    for (const py::handle item : from) {
+        const py::tuple row = py::reinterpret_borrow<py::tuple>(item);
+        const py::object plain = row[1], packed = row[2];
+        pieces.push_back(std::make_unique<Piece>(plain, packed));
+        Piece& piece = *pieces.back();
+        if (row[0].is_none()) {
+            check_sizes(piece.from.info.len == piece.to.info.len, piece.from, piece.to, "copy");
+        } else {
+            const py::tuple how = row[0];
+            check_packed(piece, how[0].cast<std::string>(), how[1], how[2].cast<int64_t>(), how[3].cast<int64_t>());
+        }
+    }
+    size_t at = 0;
+    int64_t bad = -1;
+    {
+        py::gil_scoped_release released;
+        while (at < pieces.size() && (bad = pieces[at]->make()) < 0) ++at;
+    }
+    return bad < 0 ? py::object(py::none()) : py::object(py::make_tuple(at, bad));
 }
 
 void unpack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
@@ -345,6 +395,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
     m.def("scratch", &scratch);
     m.def("packings", &packings);
     m.def("pack", &pack);
+    m.def("fill", &fill);
     m.def("unpack", &unpack);
     m.def("borrow", &borrow);
     py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool")
