@@ -9,13 +9,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 import jackfield as jf
-from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
@@ -24,6 +23,9 @@ from jackfield_llm.sources import resolve
 from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.transformer import Transformer
 from jackfield_llm.weights import Weights
+
+if TYPE_CHECKING:
+    from jackfield_llm.chat import ChatTemplate
 
 __all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
 
@@ -158,6 +160,9 @@ class Model:
     def template(self) -> ChatTemplate:
         """The file's chat template. Raises ChatError when it has none."""
         if self._template is None:
+            # jinja2 takes 2 MB and, with what it imports, a fifth of all importing; a raw prompt does without.
+            from jackfield_llm.chat import ChatTemplate  # noqa: PLC0415
+
             self._template = ChatTemplate.from_metadata(self._file.metadata)
         return self._template
 

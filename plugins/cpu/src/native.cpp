@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
+#include <unordered_map>
 
 namespace py = pybind11;
 
@@ -100,7 +101,30 @@ Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
     return attr;
 }
 
-std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
+bool same(const Attr& a, const Attr& b) {
+    const bool text = a.text && b.text ? !std::strcmp(a.text, b.text) : a.text == b.text;
+    return text && a.integer == b.integer && a.count == b.count && a.is_tuple == b.is_tuple && a.absent == b.absent &&
+           !std::memcmp(&a.number, &b.number, sizeof a.number) && !std::memcmp(a.numbers, b.numbers, sizeof a.numbers) &&
+           !std::memcmp(a.integers, b.integers, sizeof a.integers);
+}
+
+// The attributes of the steps of one program: those of a layer come again in every layer, and one takes 168 bytes.
+class KnownAttrs {
+public:
+    std::shared_ptr<const Attrs> shared(const std::string& op, std::shared_ptr<const Attrs> fresh) {
+        auto& known = by_op_[op];
+        for (const auto& old : known)
+            if (std::equal(old->values.begin(), old->values.end(), fresh->values.begin(), fresh->values.end(), same))
+                return old;
+        known.push_back(fresh);
+        return fresh;
+    }
+
+private:
+    std::unordered_map<std::string, std::vector<std::shared_ptr<const Attrs>>> by_op_;
+};
+
+std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel, KnownAttrs* known = nullptr) {
     auto bound = std::make_unique<BoundStep>();
     bound->kernel = &kernel;
     bound->op = from[0].cast<std::string>();
@@ -109,16 +133,18 @@ std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
     const py::list operands = from[2], attrs = from[3];
     if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS))
         throw Unsupported("too many operands or attributes");
-    bound->texts.reserve(attrs.size());  // Step points into it: it must not move
     bound->operands.reserve(operands.size());
-    bound->attrs.reserve(attrs.size());
     for (const py::handle operand : operands)
         bound->operands.push_back(operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand)));
-    for (const py::handle value : attrs) bound->attrs.push_back(attr_of(value, bound->texts));
+    auto fresh = std::make_shared<Attrs>();
+    fresh->texts.reserve(attrs.size());  // values point into it: it must not move
+    fresh->values.reserve(attrs.size());
+    for (const py::handle value : attrs) fresh->values.push_back(attr_of(value, fresh->texts));
+    bound->attrs = known ? known->shared(bound->op, std::move(fresh)) : std::move(fresh);
     step.in = bound->operands.data();
-    step.attr = bound->attrs.data();
+    step.attr = bound->attrs->values.data();
     step.n_in = int32_t(bound->operands.size());
-    step.n_attr = int32_t(bound->attrs.size());
+    step.n_attr = int32_t(attrs.size());
     return bound;
 }
 
@@ -188,16 +214,17 @@ py::object why_not(const py::tuple& from) {
     return py::str(words.length ? words.text : "refused without a reason");
 }
 
-std::unique_ptr<Bound> bind_group(const py::tuple& from, const Level& level) {
+std::unique_ptr<Bound> bind_group(const py::tuple& from, const Level& level, KnownAttrs* known = nullptr) {
     const std::string name = from[0].cast<std::string>();
     const py::list members = from[1];
     const Fused* fused = name.empty() ? nullptr : find_fused(level, name);
     if (!name.empty() && !fused) throw Unsupported("no kernel makes " + name);
     if (members.empty() || (!fused && members.size() > 1)) throw Unsupported("a group of no steps, or without a name");
     std::vector<std::unique_ptr<BoundStep>> steps;
+    steps.reserve(members.size());
     for (const py::handle item : members) {
         const py::tuple step = py::reinterpret_borrow<py::tuple>(item);
-        steps.push_back(bind(step, kernel_of(level, step[0].cast<std::string>())));
+        steps.push_back(bind(step, kernel_of(level, step[0].cast<std::string>()), known));
     }
     return std::make_unique<Bound>(fused, std::move(steps));
 }
@@ -366,8 +393,10 @@ std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::str
                                       uintptr_t scratch, int64_t scratch_nbytes) {
     const Level& level = usable_level(level_name);
     std::vector<std::unique_ptr<Bound>> bound;
+    bound.reserve(groups.size());
+    KnownAttrs known;
     for (const py::handle item : groups) {
-        bound.push_back(bind_group(py::reinterpret_borrow<py::tuple>(item), level));
+        bound.push_back(bind_group(py::reinterpret_borrow<py::tuple>(item), level, &known));
         const int64_t wanted = bound.back()->scratch(pool->size());
         if (wanted > scratch_nbytes)
             throw Unsupported(bound.back()->name() + std::string(" needs ") + std::to_string(wanted) +

@@ -59,11 +59,11 @@ class Tokenizer:
         Raises: TokenizerError where the kind of vocabulary or its pre-tokenizer is unknown, or the lists contradict
         each other.
         """
-        kind = _BPE.get(metadata.get("tokenizer.ggml.model", ""))
-        if kind is not None:
-            pickled, library = _tables(kind, metadata)
+        kind = metadata.get("tokenizer.ggml.model")
+        if isinstance(kind, str) and kind in _BPE:
+            pickled, library = _tables(_BPE[kind], metadata)
             small: Vocabulary = pickle.loads(pickled)  # noqa: S301 - its own pickle
-            return cls.of(small, kind(small, library))
+            return cls.of(small, _BPE[kind](small, library))
         vocabulary = Vocabulary.from_metadata(metadata, _KINDS)
         return cls.of(vocabulary, _OTHERS[vocabulary.kind](vocabulary, metadata))
 
