@@ -177,7 +177,7 @@ class Session:
         try:
             with no_collection():
                 drawn = self._draw(tensors, pins)
-            self._fill(drawn, meanwhile)
+            self._fill(drawn, None if meanwhile is None else self._checked(meanwhile))
             with no_collection():
                 plan = Plan(drawn, self._store, self._store.arenas, self, keys)
         finally:
@@ -187,6 +187,15 @@ class Session:
         drawn.settle()
         give_back()
         return plan
+
+    def _checked(self, meanwhile: Callable[[], object]) -> Callable[[], object]:
+        """In a child that it forked, the threads that bring constants are not there: nobody may wait for them."""
+
+        def run() -> None:
+            meanwhile()
+            self._store.check_usable("compile")
+
+        return run
 
     def draw(self, outputs: Output, *, pins: PinList | None = None) -> Blueprint:
         """All that compile would decide about these outputs; nothing is allocated."""

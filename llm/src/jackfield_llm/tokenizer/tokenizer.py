@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from tokenizers import Tokenizer as Library
+
 from jackfield_llm.errors import TokenizerError
-from jackfield_llm.tokenizer.bpe import ByteBPE, Library, TextBPE, pre_tokenizer
+from jackfield_llm.tokenizer.bpe import ByteBPE, TextBPE, pre_tokenizer
 from jackfield_llm.tokenizer.sentencepiece import SentencePiece
 from jackfield_llm.tokenizer.stream import Stream
 from jackfield_llm.tokenizer.vocabulary import Role, Special, Vocabulary
