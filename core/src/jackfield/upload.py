@@ -32,7 +32,7 @@ _MOST_THREADS = 8  # a few saturate the memory
 _PIECE = 1 << 20  # plain bytes that are brought in one go
 _LEAST = 1 << 21  # bytes on the device that one thread brings before it asks for more, at least
 _MOST = 1 << 26  # and at most: the pages of a file behind a batch are in memory until it is there
-_SHARE = 4  # a batch is this part of what is left, so that threads end together, with little of the file in memory
+_SHARE = 6  # a batch is this part of what is left, so that threads end together, with little of the file in memory
 _LARGE = 1 << 23  # bytes of a packed form that must be made as a whole, beside the place where it goes
 _SMALL_ROOM = 1 << 20  # bytes
 

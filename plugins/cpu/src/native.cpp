@@ -104,7 +104,8 @@ Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
 bool same(const Attr& a, const Attr& b) {
     const bool text = a.text && b.text ? !std::strcmp(a.text, b.text) : a.text == b.text;
     return text && a.integer == b.integer && a.count == b.count && a.is_tuple == b.is_tuple && a.absent == b.absent &&
-           !std::memcmp(&a.number, &b.number, sizeof a.number) && !std::memcmp(a.numbers, b.numbers, sizeof a.numbers) &&
+           !std::memcmp(&a.number, &b.number, sizeof a.number) &&
+           !std::memcmp(a.numbers, b.numbers, sizeof a.numbers) &&
            !std::memcmp(a.integers, b.integers, sizeof a.integers);
 }
 
