@@ -3,7 +3,8 @@
     uv run python bench/loading.py [MODEL.gguf] [--tokens 32] [--runs 5]
 
 Each run is a process of its own, imports done, the file in the page cache; the figure is the median of the runs. The
-stages are those of `jackfield_llm.load`, called one by one. MODEL: the default model where none is named.
+stages are those of `jackfield_llm.load`, called one by one; `load` itself reads the tokenizer while weights are
+brought, and what that saves is seen in `ours.py first`. MODEL: the default model where none is named.
 """
 
 from __future__ import annotations

@@ -722,3 +722,71 @@ def test_a_forked_child_is_told():
     assert "start workers by spawn" in queue.get(timeout=60)
     child.join()
     assert (plan(x=np.ones(3, np.float32)) == 2).all()
+
+
+# Work beside the constants
+
+
+def weighed(rows=4096):
+    return ops.linear(jf.input("x", (1, 512)), jf.constant(np.ones((rows, 512), np.float32)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compile_does_the_callers_work_once_and_is_busy_meanwhile(device):
+    called = []
+    with jf.Session(device) as session:
+
+        def work():
+            called.append(threading.current_thread())
+            for refused in (lambda: session.compile(weighed()), session.close):
+                with pytest.raises(Busy):
+                    refused()
+
+        y = weighed()
+        plan = session.compile(y, meanwhile=work)
+        assert called == [threading.current_thread()]
+        np.testing.assert_array_equal(plan(x=np.ones((1, 512), np.float32)), np.full((1, 4096), 512, np.float32))
+        session.compile(y, meanwhile=work)  # nothing to bring: all the same
+        assert len(called) == 2
+
+
+def test_the_callers_work_is_not_begun_where_nothing_can_be_planned():
+    called = []
+    with jf.Session("reference") as session:
+        wrong = ops.add(jf.input("x", (1,)), jf.input("x", (1,)))
+        with pytest.raises(PlanError):
+            session.compile(wrong, meanwhile=lambda: called.append(1))
+    assert not called
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_where_the_callers_work_fails_so_does_compile_and_the_session_goes_on(device):
+    def fails():
+        raise ZeroDivisionError("mine")
+
+    with jf.Session(device) as session:
+        y = weighed()
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            session.compile(y, meanwhile=fails)
+        assert session.compile(y)(x=np.ones((1, 512), np.float32)).sum() == 512 * 4096
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_by_the_callers_work_is_told_and_the_parent_goes_on():
+    """The child has none of the threads that bring constants: it must not wait for them."""
+    with jf.Session("reference") as session:
+        child, told = -1, []
+
+        def forks():
+            nonlocal child
+            child = os.fork()
+
+        try:
+            plan = session.compile(weighed(), meanwhile=forks)
+        except ForkedError:
+            told.append(True)
+        finally:
+            if child == 0:
+                os._exit(0 if told else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert plan(x=np.ones((1, 512), np.float32)).sum() == 512 * 4096

@@ -70,7 +70,22 @@ class Host(Minimal):
         return buffer.bytes[offset : offset + nbytes].data if self.inside else None
 
 
-def turned(nbytes, before=lambda: None, part=None):
+class Together(Host):
+    """Brings many pieces in one call. before: what it does first."""
+
+    def __init__(self, *, before=lambda: None):
+        super().__init__(inside=True)
+        self.before, self.batches = before, []
+
+    def fill(self, pieces):
+        self.before()
+        with self.lock:
+            self.writers.add(threading.current_thread())
+            self.batches.append([packed.nbytes for _, _, packed in pieces])
+        return super().fill(pieces)
+
+
+def turned(nbytes, before=lambda: None, part=None, *, looks=False):
     """part: bytes of one; the last may be shorter, and is filled up with 0xA5."""
 
     def pack(plain, packed):
@@ -80,7 +95,7 @@ def turned(nbytes, before=lambda: None, part=None):
         out[: len(plain)] = ~np.frombuffer(plain, np.uint8)
         out[len(plain) :] = 0xA5
 
-    return Packing("turned", nbytes, pack, pack, None if part is None else (part, part))
+    return Packing("turned", nbytes, pack, pack, None if part is None else (part, part), looks)
 
 
 def constant(raw, dtype="u8", name="w", packing=None):
@@ -130,21 +145,22 @@ def test_every_byte_arrives_in_order_and_every_source_is_let_go(sizes, packs, vi
     sizes=st.lists(st.integers(1, 70_000), min_size=1, max_size=9),
     parts=st.lists(st.sampled_from([None, 1, 100, 4096, 50_000]), min_size=9, max_size=9),
     inside=st.booleans(),
+    together=st.booleans(),
     cores=st.integers(1, 4),
 )
-def test_constants_that_come_in_pieces_are_whole(sizes, parts, inside, cores):
+def test_constants_that_come_in_pieces_are_whole(sizes, parts, inside, together, cores):
     """None: plain; else the packing takes parts of so many bytes, and the last one is shorter."""
     rng = np.random.default_rng(len(sizes))
     raws = [rng.integers(0, 256, n, np.uint8) for n in sizes]
     packings = [
-        None if part is None else turned(-(-raw.nbytes // part) * part, part=part)
+        None if part is None else turned(-(-raw.nbytes // part) * part, part=part, looks=together)
         for raw, part in zip(raws, parts, strict=False)
     ]
     constants = [constant(raw, packing=packing) for raw, packing in zip(raws, packings, strict=True)]
-    device = Host(inside=inside)
+    device = Together() if together else Host(inside=inside)
     buffer, places = placed(device, constants)
     with pytest.MonkeyPatch.context() as patched:
-        for name, nbytes in (("_PIECE", 3000), ("_BATCH", 10_000), ("_WORTH_THREADS", 0)):
+        for name, nbytes in (("_PIECE", 3000), ("_LEAST", 10_000), ("_WORTH_THREADS", 0)):
             patched.setattr(upload, name, nbytes)
         patched.setattr(upload, "_cores", lambda: cores)
         assert list(fill(device, places)) == places
@@ -153,6 +169,10 @@ def test_constants_that_come_in_pieces_are_whole(sizes, parts, inside, cores):
         np.testing.assert_array_equal(got[: raw.nbytes], ~raw if one.packing else raw)
         assert (got[raw.nbytes :] == 0xA5).all()
         assert one.value.tensor.source.asked == ["data", "release"]
+    if together:
+        assert not device.counts["write"]
+        assert sum(map(sum, device.batches)) == buffer.bytes.nbytes
+        return
     packed = sum(c.packing is not None for c in constants)
     assert not inside or device.log == [entry for entry in device.log if entry[1] <= 3000]
     assert packed < len(constants) or not inside or not device.counts["write"]
@@ -351,3 +371,109 @@ def test_a_bad_block_is_found_in_every_piece(name, block, later):
     assert dtype.first_bad_block(raw) is None
     raw[[block, later]] = 255
     assert dtype.first_bad_block(raw) == min(block, later)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=80), st.integers(1, 50), st.integers(50, 400))
+def test_batches_grow_small_and_hold_every_piece_in_its_order(sizes, least, most):
+    """One is a share of what is left, so that at the end nobody waits long, or has much of a file in memory."""
+    pieces = [SimpleNamespace(packed=n) for n in sizes]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(upload, "_LEAST", least)
+        patched.setattr(upload, "_MOST", most)
+        batches = list(upload._batches(pieces))
+    assert [id(piece) for batch in batches for piece in batch] == [id(piece) for piece in pieces]
+    left = sum(sizes)
+    for batch in batches[:-1]:
+        *others, last = [piece.packed for piece in batch]
+        wanted = min(max(left // upload._SHARE, least), most)
+        assert sum(others) < wanted <= sum(others) + last
+        left -= sum(others) + last
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    damaged=st.sets(st.integers(0, 7), min_size=1, max_size=3), block=st.integers(0, 65_535), unread=st.integers(0, 9)
+)
+def test_damage_found_in_one_call_for_many_is_named_by_its_first_block(damaged, block, unread):
+    """unread: one whose bytes can't be had; what is damaged before it is named first."""
+    q8 = DTYPES["q8_0"]
+    good = np.zeros((1 << 16, q8.block_nbytes), np.uint8)
+    bad = good.copy()
+    bad[block, 1] = 0x7C
+
+    def pack(plain, packed):
+        packed[:] = plain
+        return q8.first_bad_block(np.frombuffer(plain, np.uint8))
+
+    packing = Packing("own", good.nbytes, pack, None, (q8.block_nbytes, q8.block_nbytes), looks=True)
+    raws = [bad if n in damaged else good for n in range(8)]
+    constants = [constant(raw.reshape(-1), "q8_0", f"w{n}", packing) for n, raw in enumerate(raws)]
+    if unread < 8:
+        constants[unread].value.tensor.source.raw = None  # no buffer
+    _, places = placed(Together(), constants)
+    done, first = [], min(damaged)
+    told = "has no bytes as its data" if unread <= first else rf"'w{first}' .* block {block} of row 0 has a scale"
+    with pytest.raises(GraphError, match=told):
+        done.extend(place for place in fill(Together(), places))
+    assert done == places[: min(first, unread)]
+
+
+def test_what_a_device_raises_for_many_is_contained():
+    def fails():
+        raise ValueError("no")
+
+    device = Together(before=fails)
+    _, places = placed(device, [constant(np.zeros(MANY, np.uint8)) for _ in range(4)])
+    with pytest.raises(DeviceError, match="host:0: fill"):
+        list(fill(device, places))
+
+
+def test_a_call_for_many_takes_no_window_and_no_packing_that_leaves_the_look_to_the_core():
+    device = Together()
+    raw = np.arange(100, dtype=np.uint8)
+    _, places = placed(device, [constant(raw, packing=turned(100)), constant(raw)])
+    assert list(fill(device, places)) == places
+    assert not device.batches  # one piece that it can't take: all of the batch goes piece by piece
+
+
+@pytest.mark.parametrize("make", [Host, Together])
+def test_constants_come_while_the_caller_does_something_else(make):
+    """It is called once, in the caller's thread, and others bring the first constants before it has ended."""
+    device = make()
+    called, arrived = [], threading.Event()
+    packing = turned(MANY, arrived.set, looks=True)
+    buffer, places = placed(device, [constant(np.full(MANY, n, np.uint8), packing=packing) for n in range(6)])
+
+    def meanwhile():
+        called.append(threading.current_thread())
+        assert arrived.wait(HANG)
+
+    assert list(fill(device, places, meanwhile)) == places
+    assert called == [threading.current_thread()]
+    assert buffer.bytes.tobytes() == b"".join(bytes([255 - n]) * MANY for n in range(6))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_the_caller_does_may_fail_and_no_thread_goes_on(cores, monkeypatch):
+    monkeypatch.setattr(upload, "_cores", lambda: cores)
+    device = Together()
+    _, places = placed(device, [constant(np.zeros(MANY, np.uint8)) for _ in range(6)])
+    before = set(threading.enumerate())
+
+    def meanwhile():
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(fill(device, places, meanwhile))
+    assert set(threading.enumerate()) <= before
+
+
+def test_with_one_core_or_little_to_bring_no_thread_is_started_for_it(monkeypatch):
+    for cores, nbytes in ((1, MANY), (4, 1000)):
+        monkeypatch.setattr(upload, "_cores", lambda cores=cores: cores)
+        device, called = Together(), []
+        _, places = placed(device, [constant(np.zeros(nbytes, np.uint8)) for _ in range(3)])
+        assert list(fill(device, places, lambda called=called: called.append(1))) == places
+        assert called == [1]
+        assert device.writers == {threading.current_thread()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import jackfield as jf
 from jackfield import ops
 from jackfield.backend import Spec, Step
 from jackfield.dtypes import DTYPES
-from jackfield.errors import GraphError
+from jackfield.errors import ForkedError, GraphError
 from jackfield_cpu import CpuBackend, _native
 
 GROUP = 16
@@ -195,6 +196,49 @@ def test_what_is_no_part_is_refused():
         made.unpack(out.data, plain.data)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(st.sampled_from([None, *PACKED]), min_size=1, max_size=6),
+    damage=st.one_of(st.none(), st.integers(0, 5)),
+    seed=st.integers(0, 999),
+)
+def test_many_pieces_in_one_call_are_what_each_is_by_itself(names, damage, seed):
+    """None: copied as it is. damage: a piece with a scale that is no number; those before it are there."""
+    rng = np.random.default_rng(seed)
+    device = CpuBackend().devices()[0]
+    pieces, wanted, first = [], [], None
+    for n, name in enumerate(names):
+        if name is None:
+            raw = rng.integers(0, 256, int(rng.integers(0, 300)), np.uint8)
+            pieces.append((None, raw.data, np.empty(raw.nbytes, np.uint8).data))
+            wanted.append(raw)
+            continue
+        dtype = DTYPES[name]
+        shape = int(rng.integers(1, 40)), 64 * dtype.block
+        _, made = packing_of(name, shape)
+        raw = np.zeros((shape[0] * 64, dtype.block_nbytes), np.uint8)
+        if n == damage:
+            raw[int(rng.integers(len(raw)))] = 0xFF
+        bad = dtype.first_bad_block(raw)
+        if first is None and bad is not None:
+            first = n, bad
+        pieces.append((made, raw.reshape(-1).data, np.full(made.nbytes, 0xAA, np.uint8).data))
+        wanted.append(packed(made, raw))
+    assert device.fill(pieces) == first
+    for (_, _, out), want in list(zip(pieces, wanted, strict=True))[: None if first is None else first[0]]:
+        np.testing.assert_array_equal(np.frombuffer(out, np.uint8), want)
+
+
+def test_one_call_refuses_pieces_that_do_not_fit():
+    device = CpuBackend().devices()[0]
+    _, made = packing_of("q4_0", (16, 64))
+    for how, plain, into in ((made, 5, made.nbytes), (None, 5, 6)):
+        with pytest.raises(ValueError, match=f"{plain} plain and {into} packed bytes do not belong together"):
+            device.fill([(how, bytes(plain), bytearray(into))])
+    with pytest.raises(BufferError):
+        device.fill([(None, bytes(5), bytes(5))])
+
+
 @pytest.mark.parametrize("name", PACKED)
 @settings(max_examples=60, deadline=None)
 @given(
@@ -315,6 +359,44 @@ def test_a_damaged_block_is_named_wherever_it_stands(block, threads, monkeypatch
             session.compile(tuple(ops.linear(x, w) for w in weights))
         plan = session.compile(tuple(ops.linear(x, w) for w in weights[:5]))  # the Session goes on
         assert not any(y.any() for y in plan(x=np.ones((1, 1 << 11), np.float32)))
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("forks", [False, True])
+def test_weights_are_packed_beside_the_callers_work(threads, forks, monkeypatch):
+    """Two Sessions at once, each with its own; a child that is forked then has no such threads, and is told."""
+    monkeypatch.setenv("JACKFIELD_CPU_THREADS", threads)
+    dtype, shape = DTYPES["q4_1"], (1 << 10, 1 << 11)
+    raw = np.zeros((1 << 16, dtype.block_nbytes), np.uint8)
+    raw[:, 2:4] = np.frombuffer(np.float16(1.0).tobytes(), np.uint8)  # every weight is its block's minimum, 1
+    child, told = -1, []
+
+    def graph():
+        x = jf.input("x", (1, 1 << 11))
+        return tuple(ops.linear(x, jf.constant(File(dtype, shape, raw.copy()), name=f"w{n}")) for n in range(6))
+
+    def work():
+        nonlocal child
+        if forks:
+            child = os.fork()
+        else:
+            with jf.Session("cpu") as other:
+                check(other.compile(graph()))
+
+    def check(plan):
+        for y in plan(x=np.ones((1, 1 << 11), np.float32)):
+            np.testing.assert_array_equal(y, np.full((1, 1 << 10), 1 << 11, np.float32))
+
+    with jf.Session("cpu") as session:
+        try:
+            plan = session.compile(graph(), meanwhile=work)
+        except ForkedError:
+            told.append(True)
+        finally:
+            if child == 0:
+                os._exit(0 if told else 1)
+        assert not forks or os.waitpid(child, 0)[1] == 0
+        check(plan)
 
 
 class File:

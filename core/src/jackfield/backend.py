@@ -373,6 +373,21 @@ class Device(ABC):
         """
         return None
 
+    def fill(self, pieces: Sequence[tuple[Packing | None, memoryview, memoryview]]) -> tuple[int, int] | None:
+        """Constants to bytes that `host_bytes` gave: each piece packed, or where there is no packing copied, in order.
+
+        Packings are those that `looks`. The core asks this where a device overrides it, with pieces of many constants:
+        one native call that gives up the GIL once, so that Python goes on beside it. Several threads call it at once.
+        Returns: the number of the first piece with a bad block and the block's number in it; later pieces may be
+        missing then. None: all are there.
+        """
+        for number, (packing, plain, packed) in enumerate(pieces):
+            if packing is None:
+                packed[:] = plain
+            elif (bad := packing.pack(plain, packed)) is not None:
+                return number, bad
+        return None
+
     def copy(self, src: Place, dst: Place) -> bool:
         """Direct transfer from another device's Place to one of this device; False: go by way of the host."""
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, cast
@@ -158,6 +158,7 @@ class Session:
         split: str | None = None,
         copies: int | None = None,
         on_lost: str | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> Plan:
         """A Plan of what these outputs need.
 
@@ -167,6 +168,8 @@ class Session:
         pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must
             match in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
         split, copies, on_lost: only None, 1 and "raise" are known, which are the defaults.
+        meanwhile: work of the caller's that other threads bring the constants beside; called once, in this thread, when
+            all is planned and fits. The Session is Busy for it; what it raises ends the compile.
         Raises: PlanError, PlacementError, OutOfMemory. Nothing of an earlier plan changes then.
         """
         _only(split=(split, (None,)), copies=(copies, (None, 1)), on_lost=(on_lost, (None, "raise")))
@@ -177,7 +180,7 @@ class Session:
         try:
             with no_collection():
                 drawn = self._draw(tensors, pins, changes)
-            self._fill(drawn)
+            self._fill(drawn, None if meanwhile is None else self._checked(meanwhile))
             with no_collection():
                 plan = Plan(drawn, self._store, self._store.arenas, self, keys)
         finally:
@@ -187,6 +190,15 @@ class Session:
         drawn.settle()
         give_back()
         return plan
+
+    def _checked(self, meanwhile: Callable[[], object]) -> Callable[[], object]:
+        """In a child that it forked, the threads that bring constants are not there: nobody may wait for them."""
+
+        def run() -> None:
+            meanwhile()
+            self._store.check_usable("compile")
+
+        return run
 
     def draw(self, outputs: Output, *, changes: Sequence[Tensor] = (), pins: PinList | None = None) -> Blueprint:
         """All that compile would decide about these outputs; nothing is allocated."""
@@ -214,12 +226,12 @@ class Session:
         )
         return draw(tensors, request, changes)
 
-    def _fill(self, drawn: Blueprint) -> None:
+    def _fill(self, drawn: Blueprint, meanwhile: Callable[[], object] | None) -> None:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
         store, panel = self._store, drawn.panel
         store.check_states(drawn.states)
         check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
-        store.upload(drawn.constants, panel)
+        store.upload(drawn.constants, panel, meanwhile)
         for number in sorted(set(drawn.states.values())):
             store.add_states([t for t, home in drawn.states.items() if home == number], panel.device(number))
         moved = False

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -155,17 +155,25 @@ class Store:
 
     # Filling
 
-    def upload(self, constants: Iterable[Constant], panel: Panel) -> None:
-        """Bring constants that are not there yet to their devices; each device gets one arena for them."""
+    def upload(
+        self, constants: Iterable[Constant], panel: Panel, meanwhile: Callable[[], object] | None = None
+    ) -> None:
+        """Bring constants that are not there yet to their devices; each device gets one arena for them.
+
+        meanwhile: called once, while the first of them are on their way.
+        """
         by_device: dict[int, dict[tuple[Key, str], Constant]] = {}
         for constant in constants:
             name = panel.name(constant.value.device)
             if constant.layout not in self.held(name, constant.key):
                 by_device.setdefault(constant.value.device, {})[constant.key, constant.layout] = constant
         for number, fresh in by_device.items():
-            self._upload(panel.device(number), list(fresh.values()))
+            self._upload(panel.device(number), list(fresh.values()), meanwhile)
+            meanwhile = None
+        if meanwhile is not None:
+            meanwhile()
 
-    def _upload(self, device: Device, constants: list[Constant]) -> None:
+    def _upload(self, device: Device, constants: list[Constant], meanwhile: Callable[[], object] | None) -> None:
         known = self.constants.setdefault(device.name, {})
         rest = [c for c in constants if not self._borrow(device, c, known)]
         # All pages of a large one's source are in memory while it comes: better while little of the device's is.
@@ -173,7 +181,7 @@ class Store:
         chunks, at = _side_by_side([c.nbytes for c in rest], device)
         buffers = self._allocate(device, chunks or [0], Usage.CONSTANT) if rest else []
         places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, at, strict=True)]
-        with closing(fill(device, places)) as filled:  # after an error no thread writes any more
+        with closing(fill(device, places, meanwhile)) as filled:  # after an error no thread writes any more
             for constant, held in filled:
                 known.setdefault(constant.key, {})[constant.layout] = held
                 self._keep(constant)

@@ -1,14 +1,15 @@
 """Constants on their way to a device: looked through for damage, packed, written; several at once where it pays.
 
 They go in pieces that fit a core's cache: a piece is read from memory once, packed straight to its place where the
-host can write there, and no second copy of a constant is needed.
+host can write there, and no second copy of a constant is needed. Pieces are handed out in batches, large ones first: a
+device that brings a batch in one native call leaves the interpreter to whatever else the caller has to do.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import index
@@ -16,7 +17,7 @@ from threading import Lock, local
 
 import numpy as np
 
-from .backend import Buffer, Device
+from .backend import Buffer, Device, Packing
 from .containment import contained
 from .crew import Crew
 from .errors import DeviceError, GraphError
@@ -29,7 +30,9 @@ __all__ = ["Held", "check_scales", "fill", "plain_bytes", "release", "source_of"
 _WORTH_THREADS = 1 << 22  # bytes; below that starting threads costs more than they save
 _MOST_THREADS = 8  # a few saturate the memory
 _PIECE = 1 << 20  # plain bytes that are brought in one go
-_BATCH = 1 << 21  # bytes on the device that one thread brings before it asks for more
+_LEAST = 1 << 21  # bytes on the device that one thread brings before it asks for more, at least
+_MOST = 1 << 26  # and at most: the pages of a file behind a batch are in memory until it is there
+_SHARE = 6  # a batch is this part of what is left, so that threads end together, with little of the file in memory
 _LARGE = 1 << 23  # bytes of a packed form that must be made as a whole, beside the place where it goes
 _SMALL_ROOM = 1 << 20  # bytes
 
@@ -76,18 +79,25 @@ class _Piece:
     is_last: bool
 
 
-def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Generator[tuple[Constant, Held]]:
+def fill(
+    device: Device, places: Sequence[tuple[Constant, Held]], meanwhile: Callable[[], object] | None = None
+) -> Generator[tuple[Constant, Held]]:
     """Bring each constant to its place; yields them in their order, each as soon as it and those before are there.
 
     Several threads do it, the caller among them: what takes the time (reading, packing, the system clearing fresh
     pages) is one thread's. A device that is not the host's own memory is written to by one at a time.
+    meanwhile: what the caller does before it helps; where it raises, those not begun are left.
     Raises: GraphError for a damaged one, what the device raises; those not begun are left.
     """
     bringing = _Bringing(device)
     batches = list(_batches([piece for place in places for piece in bringing.pieces(*place)]))
     worth = sum(held.nbytes for _, held in places) >= _WORTH_THREADS
-    crew = Crew(batches, bringing.all, min(_cores(), _MOST_THREADS) if worth else 1)
+    threads = min(_cores(), _MOST_THREADS) if worth else 1
+    # While the caller is busy it wants the interpreter too: two threads that wait for it in turn keep one core at work.
+    crew = Crew(batches, bringing.all, threads + (meanwhile is not None and threads > 1))
     try:
+        if meanwhile is not None:
+            meanwhile()
         for batch, (done, error) in zip(batches, crew.results(), strict=True):
             for piece in batch[:done]:
                 if piece.is_last:
@@ -98,15 +108,17 @@ def fill(device: Device, places: Sequence[tuple[Constant, Held]]) -> Generator[t
         crew.dismiss()
 
 
-def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+def _batches(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
     """Pieces that lie side by side on the device, so that two threads seldom meet in one page of it."""
+    left = sum(piece.packed for piece in pieces)
     batch: list[_Piece] = []
     nbytes = 0
     for piece in pieces:
         batch.append(piece)
         nbytes += piece.packed
-        if nbytes >= _BATCH:
+        if nbytes >= min(max(left // _SHARE, _LEAST), _MOST):
             yield batch
+            left -= nbytes
             batch, nbytes = [], 0
     if batch:
         yield batch
@@ -121,6 +133,7 @@ class _Bringing:
         self.lock = Lock()
         self.failed = False  # what is begun later will not be asked for: batches are begun in their order
         self.alone = Lock()  # held by who has a plain and a packed copy of a large constant beside its place
+        self.together = type(device).fill is not Device.fill
         self.writing: AbstractContextManager[object] = Lock()
         if "host_visible" in device.target.features:
             self.writing = nullcontext()
@@ -128,7 +141,7 @@ class _Bringing:
     def pieces(self, constant: Constant, held: Held) -> list[_Piece]:
         """One constant in pieces, in their order."""
         packing = constant.packing
-        inside = _inside(self.device, held) if packing is not None else None
+        inside = _inside(self.device, held) if packing is not None or self.together else None
         job = _Job(constant, held, inside)
         spec = tensor_of(constant).spec
         total, block = held.nbytes if packing is None else spec.nbytes, spec.dtype.block_nbytes
@@ -155,32 +168,73 @@ class _Bringing:
         """Bring them one after the other: how many are there, and what came in the way of the next."""
         if self.failed:
             return 0, None
+        done, error = self._at_once(batch) if self.together and all(map(_is_simple, batch)) else self._in_turn(batch)
+        if error is not None:
+            self.failed = True
+        return done, error
+
+    def _in_turn(self, batch: Sequence[_Piece]) -> tuple[int, Exception | None]:
         for done, piece in enumerate(batch):
             try:
                 self.one(piece)
             except Exception as e:  # noqa: BLE001 (raised by the caller, when those before it are there)
-                self.failed = True
                 return done, e
         return len(batch), None
 
+    def _at_once(self, batch: Sequence[_Piece]) -> tuple[int, Exception | None]:
+        """By one call of the device, up to the first piece whose bytes can't be had."""
+        ready: list[tuple[Packing | None, memoryview, memoryview]] = []
+        error: Exception | None = None
+        for piece in batch:
+            try:
+                ready.append((piece.job.constant.packing, self._plain(piece), _place(piece)))
+            except Exception as e:  # noqa: BLE001 (raised by the caller, when those before it are there)
+                error = e
+                break
+        done = len(ready)
+        try:
+            with contained(self.device.name, "fill"):
+                bad = self.device.fill(ready)
+                found = None if bad is None else (index(bad[0]), index(bad[1]))
+        except Exception as e:  # noqa: BLE001 (likewise; which of them are there is not known)
+            return 0, e
+        del ready
+        if found is not None:
+            done, block = found
+            error = _damaged(tensor_of(batch[done].job.constant), batch[done].start, block)
+        for piece in batch[:done]:
+            self._arrived(piece.job)
+        return done, error
+
     def one(self, piece: _Piece) -> None:
-        """Bring one; the source of a constant may drop its bytes with the last."""
+        """Bring one."""
         job = piece.job
         packing = job.constant.packing
-        data = job.plain()
-        if job.constant.value.window is None:
-            data = data[piece.start : piece.start + piece.nbytes]
-            if packing is None or not packing.looks:
-                check_scales(tensor_of(job.constant), data, piece.start)
+        data = self._plain(piece)
         if packing is None:
             self._write(piece, data)
         elif job.inside is not None:
-            self._pack(piece, data, job.inside[piece.at : piece.at + piece.packed])
+            self._pack(piece, data, _place(piece))
         else:
             with self.alone if piece.packed >= _LARGE else nullcontext():
                 room = self.rooms.of(piece.packed)
                 self._pack(piece, data, room)
                 self._write(piece, room)
+        self._arrived(job)
+
+    def _plain(self, piece: _Piece) -> memoryview:
+        """Its plain bytes, looked through for damage unless the packing does that."""
+        job = piece.job
+        data = job.plain()
+        if job.constant.value.window is None:
+            data = data[piece.start : piece.start + piece.nbytes]
+            packing = job.constant.packing
+            if packing is None or not packing.looks:
+                check_scales(tensor_of(job.constant), data, piece.start)
+        return data
+
+    def _arrived(self, job: _Job) -> None:
+        """The source of a constant may drop its bytes with the last piece."""
         with self.lock:
             job.left -= 1
             is_there = not job.left
@@ -203,6 +257,18 @@ class _Bringing:
         if piece.packed:
             with self.writing, contained(self.device.name, "write"):
                 self.device.write(held.buffer, held.offset + piece.at, data)
+
+
+def _is_simple(piece: _Piece) -> bool:
+    """Whether the device's `fill` may bring it."""
+    packing = piece.job.constant.packing
+    return (packing is None or packing.looks) and (piece.job.inside is not None or not piece.packed)
+
+
+def _place(piece: _Piece) -> memoryview:
+    """Where it goes, which the host can write."""
+    inside = piece.job.inside
+    return memoryview(bytearray()) if inside is None else inside[piece.at : piece.at + piece.packed]
 
 
 def _inside(device: Device, held: Held) -> memoryview | None:

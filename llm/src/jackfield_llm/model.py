@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import operator
 import os
@@ -9,13 +10,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 import jackfield as jf
-from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
@@ -25,6 +25,9 @@ from jackfield_llm.sources import resolve
 from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.transformer import Transformer
 from jackfield_llm.weights import Weights
+
+if TYPE_CHECKING:
+    from jackfield_llm.chat import ChatTemplate
 
 __all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
 
@@ -70,16 +73,33 @@ def load(
         file, jackfield's device errors.
     """
     file = resolve(path) if isinstance(path, str) and path.startswith(("hf:", "pkg:")) else Path(path).expanduser()
-    return Model(
-        file,
-        device,
-        context=context,
-        cache_dtype=cache_dtype,
-        batch=batch,
-        rollback=rollback,
-        policy=policy,
-        pins=pins,
-    )
+    with _no_collection():
+        return Model(
+            file,
+            device,
+            context=context,
+            cache_dtype=cache_dtype,
+            batch=batch,
+            rollback=rollback,
+            policy=policy,
+            pins=pins,
+        )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No search for garbage inside, unless it is off anyway.
+
+    Loading makes 50,000 objects and keeps most; a search through all objects of the process takes a tenth of it.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def chunk_rows(tokens: int, sizes: Sequence[int] = ROWS) -> list[int]:
@@ -134,17 +154,16 @@ class Model:
         try:
             self.config: Config = read_config(self._file.metadata)
             self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
-            self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
             weights = Weights(self._file)
             dtype = CACHE_DTYPES[cache_dtype]
             self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype, rollback=rollback)
-            self._check_vocabulary()
             self.session = jf.Session(device, policy=policy)
             rows = _first_rows(self.session.devices, self._rows)
             graph = self._graphs.graph(rows, "last")
             weights.check_all_used()
             self._pins = pins
-            self._plans = {(rows, "last"): self.session.compile(graph.logits, changes=graph.changes, pins=pins)}
+            plan = self.session.compile(graph.logits, changes=graph.changes, pins=pins, meanwhile=self._read_tokenizer)
+            self._plans = {(rows, "last"): plan}
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -178,6 +197,9 @@ class Model:
     def template(self) -> ChatTemplate:
         """The file's chat template. Raises ChatError when it has none."""
         if self._template is None:
+            # jinja2 takes 2 MB and, with what it imports, a fifth of all importing; a raw prompt does without.
+            from jackfield_llm.chat import ChatTemplate  # noqa: PLC0415
+
             self._template = ChatTemplate.from_metadata(self._file.metadata)
         return self._template
 
@@ -370,6 +392,11 @@ class Model:
             raise ContextOverflow(
                 f"{tokens} tokens do not fit the context of {self.context}; {more}", needed=tokens, limit=self.context
             )
+
+    def _read_tokenizer(self) -> None:
+        """Takes as long as bringing the weights, and all of it one thread with the interpreter."""
+        self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
+        self._check_vocabulary()
 
     def _check_vocabulary(self) -> None:
         rows, words = self._graphs.vocabulary, self.tokenizer.vocab_size

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
+#include <unordered_map>
 
 namespace py = pybind11;
 
@@ -100,7 +101,31 @@ Attr attr_of(const py::handle& value, std::vector<std::string>& texts) {
     return attr;
 }
 
-std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
+bool same(const Attr& a, const Attr& b) {
+    const bool text = a.text && b.text ? !std::strcmp(a.text, b.text) : a.text == b.text;
+    return text && a.integer == b.integer && a.count == b.count && a.is_tuple == b.is_tuple && a.absent == b.absent &&
+           !std::memcmp(&a.number, &b.number, sizeof a.number) &&
+           !std::memcmp(a.numbers, b.numbers, sizeof a.numbers) &&
+           !std::memcmp(a.integers, b.integers, sizeof a.integers);
+}
+
+// The attributes of the steps of one program: those of a layer come again in every layer, and one takes 168 bytes.
+class KnownAttrs {
+public:
+    std::shared_ptr<const Attrs> shared(const std::string& op, std::shared_ptr<const Attrs> fresh) {
+        auto& known = by_op_[op];
+        for (const auto& old : known)
+            if (std::equal(old->values.begin(), old->values.end(), fresh->values.begin(), fresh->values.end(), same))
+                return old;
+        known.push_back(fresh);
+        return fresh;
+    }
+
+private:
+    std::unordered_map<std::string, std::vector<std::shared_ptr<const Attrs>>> by_op_;
+};
+
+std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel, KnownAttrs* known = nullptr) {
     auto bound = std::make_unique<BoundStep>();
     bound->kernel = &kernel;
     bound->op = from[0].cast<std::string>();
@@ -109,14 +134,18 @@ std::unique_ptr<BoundStep> bind(const py::tuple& from, const Kernel& kernel) {
     const py::list operands = from[2], attrs = from[3];
     if (operands.size() > size_t(MAX_OPERANDS) || attrs.size() > size_t(MAX_ATTRS))
         throw Unsupported("too many operands or attributes");
-    bound->texts.reserve(attrs.size());  // Step points into it: it must not move
+    bound->operands.reserve(operands.size());
     for (const py::handle operand : operands)
         bound->operands.push_back(operand.is_none() ? View{} : view_of(py::reinterpret_borrow<py::tuple>(operand)));
-    for (const py::handle value : attrs) bound->attrs.push_back(attr_of(value, bound->texts));
+    auto fresh = std::make_shared<Attrs>();
+    fresh->texts.reserve(attrs.size());  // values point into it: it must not move
+    fresh->values.reserve(attrs.size());
+    for (const py::handle value : attrs) fresh->values.push_back(attr_of(value, fresh->texts));
+    bound->attrs = known ? known->shared(bound->op, std::move(fresh)) : std::move(fresh);
     step.in = bound->operands.data();
-    step.attr = bound->attrs.data();
+    step.attr = bound->attrs->values.data();
     step.n_in = int32_t(bound->operands.size());
-    step.n_attr = int32_t(bound->attrs.size());
+    step.n_attr = int32_t(attrs.size());
     return bound;
 }
 
@@ -186,16 +215,17 @@ py::object why_not(const py::tuple& from) {
     return py::str(words.length ? words.text : "refused without a reason");
 }
 
-std::unique_ptr<Bound> bind_group(const py::tuple& from, const Level& level) {
+std::unique_ptr<Bound> bind_group(const py::tuple& from, const Level& level, KnownAttrs* known = nullptr) {
     const std::string name = from[0].cast<std::string>();
     const py::list members = from[1];
     const Fused* fused = name.empty() ? nullptr : find_fused(level, name);
     if (!name.empty() && !fused) throw Unsupported("no kernel makes " + name);
     if (members.empty() || (!fused && members.size() > 1)) throw Unsupported("a group of no steps, or without a name");
     std::vector<std::unique_ptr<BoundStep>> steps;
+    steps.reserve(members.size());
     for (const py::handle item : members) {
         const py::tuple step = py::reinterpret_borrow<py::tuple>(item);
-        steps.push_back(bind(step, kernel_of(level, step[0].cast<std::string>())));
+        steps.push_back(bind(step, kernel_of(level, step[0].cast<std::string>()), known));
     }
     return std::make_unique<Bound>(fused, std::move(steps));
 }
@@ -231,23 +261,71 @@ void check_sizes(bool fit, const Contiguous& plain, const Contiguous& packed, co
                               std::to_string(packed.info.len) + " packed bytes do not belong together");
 }
 
-// Whole parts, or all of the last ones; the number of the first block with a scale that is no finite number, or None.
+// A piece of a constant on its way to its place: whole parts, or all of the last ones; packed, or copied as it is.
+struct Piece {
+    Piece(const py::handle& plain, const py::handle& packed) : from(plain, false), to(packed, true) {}
+
+    // The number of the first block with a scale that is no finite number, or -1. Needs no GIL.
+    int64_t make() const {
+        const char* source = static_cast<const char*>(from.info.buf);
+        char* target = static_cast<char*>(to.info.buf);
+        if (packer) return packer->pack(view, source, from.info.len, target);
+        if (from.info.len) std::memcpy(target, source, size_t(from.info.len));
+        return -1;
+    }
+
+    const Packer* packer = nullptr;
+    View view{};
+    const Contiguous from, to;
+};
+
+void check_packed(Piece& piece, const std::string& layout, const py::tuple& constant, int64_t block,
+                  int64_t block_nbytes) {
+    piece.view = view_of(constant);
+    piece.packer = &packer_of(layout);
+    const Packer::Part part = piece.packer->part(piece.view);
+    const int64_t nbytes = piece.from.info.len, parts = (nbytes + part.plain - 1) / part.plain;
+    const int64_t rest = nbytes % part.plain, whole = piece.view.size() / block * block_nbytes;
+    check_sizes((!rest || rest == whole % part.plain) && nbytes <= whole && piece.to.info.len == parts * part.packed,
+                piece.from, piece.to, "pack");
+}
+
 py::object pack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
                 const py::handle& plain, const py::handle& packed) {
-    const View view = view_of(constant);
-    const Packer& packer = packer_of(layout);
-    const Packer::Part part = packer.part(view);
-    const Contiguous from(plain, false), to(packed, true);
-    const int64_t nbytes = from.info.len, parts = (nbytes + part.plain - 1) / part.plain, rest = nbytes % part.plain;
-    const int64_t whole = view.size() / block * block_nbytes;
-    check_sizes((!rest || rest == whole % part.plain) && nbytes <= whole && to.info.len == parts * part.packed, from,
-                to, "pack");
+    Piece piece(plain, packed);
+    check_packed(piece, layout, constant, block, block_nbytes);
     int64_t bad;
     {
         py::gil_scoped_release released;
-        bad = packer.pack(view, static_cast<const char*>(from.info.buf), nbytes, static_cast<char*>(to.info.buf));
+        bad = piece.make();
     }
     return bad < 0 ? py::object(py::none()) : py::object(py::int_(bad));
+}
+
+// Pieces [((layout, constant, block, block_nbytes) or None, plain, packed)] one after the other; which piece and which
+// of its blocks is the first bad one, or None.
+py::object fill(const py::list& from) {
+    std::vector<std::unique_ptr<Piece>> pieces;
+    pieces.reserve(from.size());
+    for (const py::handle item : from) {
+        const py::tuple row = py::reinterpret_borrow<py::tuple>(item);
+        const py::object plain = row[1], packed = row[2];
+        pieces.push_back(std::make_unique<Piece>(plain, packed));
+        Piece& piece = *pieces.back();
+        if (row[0].is_none()) {
+            check_sizes(piece.from.info.len == piece.to.info.len, piece.from, piece.to, "copy");
+        } else {
+            const py::tuple how = row[0];
+            check_packed(piece, how[0].cast<std::string>(), how[1], how[2].cast<int64_t>(), how[3].cast<int64_t>());
+        }
+    }
+    size_t at = 0;
+    int64_t bad = -1;
+    {
+        py::gil_scoped_release released;
+        while (at < pieces.size() && (bad = pieces[at]->make()) < 0) ++at;
+    }
+    return bad < 0 ? py::object(py::none()) : py::object(py::make_tuple(at, bad));
 }
 
 void unpack(const std::string& layout, const py::tuple& constant, int64_t block, int64_t block_nbytes,
@@ -316,8 +394,10 @@ std::unique_ptr<Program> make_program(std::shared_ptr<Pool> pool, const std::str
                                       uintptr_t scratch, int64_t scratch_nbytes) {
     const Level& level = usable_level(level_name);
     std::vector<std::unique_ptr<Bound>> bound;
+    bound.reserve(groups.size());
+    KnownAttrs known;
     for (const py::handle item : groups) {
-        bound.push_back(bind_group(py::reinterpret_borrow<py::tuple>(item), level));
+        bound.push_back(bind_group(py::reinterpret_borrow<py::tuple>(item), level, &known));
         const int64_t wanted = bound.back()->scratch(pool->size());
         if (wanted > scratch_nbytes)
             throw Unsupported(bound.back()->name() + std::string(" needs ") + std::to_string(wanted) +
@@ -345,6 +425,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
     m.def("scratch", &scratch);
     m.def("packings", &packings);
     m.def("pack", &pack);
+    m.def("fill", &fill);
     m.def("unpack", &unpack);
     m.def("borrow", &borrow);
     py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool")

@@ -8,6 +8,8 @@ constexpr int64_t SMALL = 64 * 1024;  // elements below which a second worker co
 
 Bound::Bound(const Fused* fused, std::vector<std::unique_ptr<BoundStep>> steps)
     : fused_(fused), steps_(std::move(steps)) {
+    ops_.reserve(steps_.size());
+    list_.reserve(steps_.size());
     for (const auto& bound : steps_) {
         ops_.push_back(bound->op.c_str());
         list_.push_back(&bound->step);

@@ -9,13 +9,17 @@
 
 namespace jackfield {
 
+struct Attrs {
+    std::vector<Attr> values;
+    std::vector<std::string> texts;  // which values point at
+};
+
 struct BoundStep {
     const Kernel* kernel;
     Step step;
-    std::vector<View> operands;  // what step.in points at
-    std::vector<Attr> attrs;     // what step.attr points at
+    std::vector<View> operands;          // what step.in points at
+    std::shared_ptr<const Attrs> attrs;  // what step.attr points at; steps of one program share equal ones
     std::string op;
-    std::vector<std::string> texts;  // text attributes, which Step points at
 };
 
 // What is made by one call: a step by its kernel, or several by one that makes them together.

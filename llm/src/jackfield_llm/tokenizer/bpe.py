@@ -40,13 +40,20 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
 class ByteBPE:
     """Merges over bytes, inside the words of a pre-tokenizer."""
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        rules = pre_tokenizer(vocabulary.pre)
-        self._library = Library(_model(vocabulary, metadata, ignore_merges=rules.whole_words))
-        self.texts = _Texts(self._library, vocabulary)
-        splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]
+    def __init__(self, vocabulary: Vocabulary, library: Library) -> None:
+        """vocabulary: its tokens are not looked at. library: of `tables`."""
+        self._library = library
+        self.texts = _Texts(library, vocabulary)
+        patterns = pre_tokenizer(vocabulary.pre).patterns
+        splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, letters])
+
+    @staticmethod
+    def tables(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Library:
+        """Tokens and merges in the library's memory; `vocabulary.ids` are changed."""
+        whole_words = pre_tokenizer(vocabulary.pre).whole_words
+        return Library(_model(vocabulary, metadata, ignore_merges=whole_words))
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         return list(self._library.encode(text, add_special_tokens=False).ids)
@@ -59,10 +66,16 @@ class ByteBPE:
 class TextBPE:
     """Merges over the text itself; only line breaks separate words."""
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        self._library = Library(_model(vocabulary, metadata, byte_fallback=True))
-        self.texts = _Texts(self._library, vocabulary)
+    def __init__(self, vocabulary: Vocabulary, library: Library) -> None:
+        """vocabulary: its tokens are not looked at. library: of `tables`."""
+        self._library = library
+        self.texts = _Texts(library, vocabulary)
         self._library.normalizer = normalizers.Replace(" ", _SPACE)
+
+    @staticmethod
+    def tables(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Library:
+        """Tokens and merges in the library's memory; `vocabulary.ids` are changed."""
+        return Library(_model(vocabulary, metadata, byte_fallback=True))
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         ids: list[int] = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
+
+from tokenizers import Tokenizer as Library
 
 from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer.bpe import ByteBPE, TextBPE, pre_tokenizer
@@ -38,13 +41,10 @@ class Segmenter(Protocol):
         ...
 
 
-_KINDS: dict[str, type[ByteBPE | TextBPE | SentencePiece | WordPiece]] = {
-    "gpt2": ByteBPE,
-    "gemma4": TextBPE,
-    "llama": SentencePiece,
-    "bert": WordPiece,
-}
-"""By the value of `tokenizer.ggml.model`."""
+_BPE: dict[str, type[ByteBPE | TextBPE]] = {"gpt2": ByteBPE, "gemma4": TextBPE}
+_OTHERS: dict[str, type[SentencePiece | WordPiece]] = {"llama": SentencePiece, "bert": WordPiece}
+_KINDS = (*_BPE, *_OTHERS)
+"""Values of `tokenizer.ggml.model`."""
 
 
 class Tokenizer:
@@ -61,12 +61,17 @@ class Tokenizer:
         Raises: TokenizerError where the kind of vocabulary or its pre-tokenizer is unknown, or the lists contradict
         each other.
         """
-        byte_level = metadata.get("tokenizer.ggml.model") == "gpt2"
-        add_bos = byte_level and pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
-        vocabulary = Vocabulary.from_metadata(metadata, tuple(_KINDS), add_bos=add_bos)
-        if byte_level and vocabulary.pre is None:
-            _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
-        segmenter = _KINDS[vocabulary.kind](vocabulary, metadata)
+        kind = metadata.get("tokenizer.ggml.model")
+        if isinstance(kind, str) and kind in _BPE:
+            pickled, library = _tables(_BPE[kind], metadata)
+            small: Vocabulary = pickle.loads(pickled)  # noqa: S301 - its own pickle
+            return cls.of(small, _BPE[kind](small, library))
+        vocabulary = Vocabulary.from_metadata(metadata, _KINDS)
+        return cls.of(vocabulary, _OTHERS[vocabulary.kind](vocabulary, metadata))
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, segmenter: Segmenter) -> Tokenizer:
+        """The segmenter keeps the texts, in its own way."""
         return cls(replace(vocabulary, tokens=segmenter.texts, ids={}), segmenter)
 
     @property
@@ -176,6 +181,21 @@ class Tokenizer:
         if words.kind == "bert":
             last = [_known(words.separator, "seperator")]
         return [*first, *ids, *last]
+
+
+def _tables(kind: type[ByteBPE | TextBPE], metadata: Mapping[str, Any]) -> tuple[bytes, Library]:
+    """A vocabulary without its texts, pickled, and the library's tables of them.
+
+    When this returns nothing is left that was made between 50,000 texts: Python gives memory back by the megabyte, and
+    one small object in it keeps all of that.
+    """
+    byte_level = kind is ByteBPE
+    add_bos = byte_level and pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
+    vocabulary = Vocabulary.from_metadata(metadata, _KINDS, add_bos=add_bos)
+    if byte_level and vocabulary.pre is None:
+        _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
+    library = kind.tables(vocabulary, metadata)
+    return pickle.dumps(replace(vocabulary, tokens=(), ids={})), library
 
 
 def _cut(part: int | str, token: Special) -> list[int | str]:

@@ -167,7 +167,7 @@ class Vocabulary:
         )
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.roles)
 
     def controls(self) -> list[str]:
         """Texts of tokens that must not come out of plain text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from jackfield.backend import (
     BadIndex,
@@ -15,6 +16,7 @@ from jackfield.backend import (
     Link,
     Memory,
     OutOfMemory,
+    Packing,
     Place,
     Program,
     Step,
@@ -77,6 +79,10 @@ class CpuDevice(Device):
     def host_bytes(self, buffer: _native.Memory, offset: int, nbytes: int) -> memoryview:
         return buffer.host_bytes(offset, nbytes)
 
+    def fill(self, pieces: Sequence[tuple[Packing | None, memoryview, memoryview]]) -> tuple[int, int] | None:
+        """All of them in one native call, for which the GIL is given up once."""
+        return _native.fill([(_how(packing), plain, packed) for packing, plain, packed in pieces])
+
     def borrow(self, data: memoryview) -> _native.Memory | None:
         return _native.borrow(data)
 
@@ -117,6 +123,15 @@ class CpuDevice(Device):
             raise ForkedError(
                 f"{self.name} was opened by the parent process; start workers by spawn, or open it here anew"
             )
+
+
+def _how(packing: Packing | None) -> tuple[str, _native.View, int, int] | None:
+    """What the native module must know of a packing of ours."""
+    if packing is None:
+        return None
+    assert isinstance(packing.pack, partial), "packings of this device come from CpuBackend.pack"
+    name, plain, block, block_nbytes = packing.pack.args
+    return name, plain, block, block_nbytes
 
 
 def _bound(group: Group) -> list[_native.Group]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from jackfield.backend import Packing, Reason, Spec, Step
+from jackfield.backend import Packing, Reason, Spec, Step, Usage
 from jackfield.conformance.cases import Example, raw_blocks
 from jackfield.conformance.check import compare, expected, judged
 from jackfield.conformance.direct import refused
@@ -111,6 +111,8 @@ def there_and_back(dtype: str, shape: tuple[int, ...], seed: int, subject: Subje
         found.append("pack leaves bytes unwritten, or gives other bytes the second time")
     if packing.part is not None:
         found += _packs_in_parts(packing, packing.part, plain, inside)
+    if packing.looks:
+        found += _fills(packing, plain, inside, subject)
     if packing.unpack is not None:
         back = np.full(plain.nbytes + 128, GUARD, np.uint8)
         packing.unpack(inside.data, back[64 : 64 + plain.nbytes].data)
@@ -138,6 +140,22 @@ def _packs_in_parts(packing: Packing, part: tuple[int, int], plain: Array, whole
     return found
 
 
+def _fills(packing: Packing, plain: Array, whole: Array, subject: Subject) -> list[str]:
+    """`Device.fill` makes in memory of the device what `pack` makes, and copies what comes without a packing."""
+    device, at = subject.device, -(-packing.nbytes // 64) * 64
+    buffer = device.alloc(at + plain.nbytes, Usage.CONSTANT)
+    try:
+        places = [device.host_bytes(buffer, *place) for place in ((0, packing.nbytes), (at, plain.nbytes))]
+        if places[0] is None or places[1] is None:
+            return []
+        device.fill([(packing, plain.data, places[0].cast("B")), (None, plain.data, places[1].cast("B"))])
+        if bytes(places[0]) != whole.tobytes():
+            return ["fill does not make what pack makes"]
+        return [] if bytes(places[1]) == plain.tobytes() else ["fill does not copy what has no packing"]
+    finally:
+        device.free(buffer)
+
+
 def damage_is_told(dtype: str, seed: int, subject: Subject) -> list[str]:
     """Where the packing looks for scales that are no finite numbers, it finds the block that the core would find."""
     target = DTYPES[dtype]
@@ -154,6 +172,12 @@ def damage_is_told(dtype: str, seed: int, subject: Subject) -> list[str]:
         want = target.first_bad_block(blocks)
         if told != want:
             return [f"pack tells of a bad scale in block {told}, must be {want}"]
+        rooms = [np.empty(packing.nbytes, np.uint8) for _ in range(2)]
+        good = np.zeros_like(blocks)
+        pieces = [(packing, raw.reshape(-1).data, room.data) for raw, room in zip((good, blocks), rooms, strict=True)]
+        filled = subject.device.fill(pieces)
+        if filled != (None if want is None else (1, want)):
+            return [f"fill tells of a bad scale at {filled}, must be block {want} of piece 1"]
     return []
 
 
