@@ -133,8 +133,9 @@ constexpr int64_t SQUARE = CACHE_LINE / SIZE;  // rows and columns of one
 // The first n columns of a square of m rows become lines of m elements, os bytes apart. x: rows of a line each.
 template <int SIZE, bool PAST = false>
 JF_INLINE void turn_square(const char* x, char* out, int64_t os, int64_t m, int64_t n) {
-    constexpr int E = 16 / SIZE, V = sizeof(vb), lanes = V / 16;
-    for (int64_t c = 0; c < n; c += E)
+    constexpr int E = 16 / SIZE, V = sizeof(vb), lanes = V / 16, parts = int(CACHE_LINE) / V;
+    for (int64_t c = 0; c < n; c += E) {
+        [[maybe_unused]] vb made[E][parts];  // past the caches a line goes in one go: few may be under way at a time
         for (int64_t g = 0; g * V < m * SIZE; g++) {
             [[maybe_unused]] vb v[E], w[E];
             for (int j = 0; j < E; j++)
@@ -150,12 +151,18 @@ JF_INLINE void turn_square(const char* x, char* out, int64_t os, int64_t m, int6
             char* const to = out + c * os + g * V;
             for (int j = 0; j < E; j++) {
                 if (c + j == n) break;
-                if (PAST)
+                if (PAST && parts > 1)
+                    made[j][g] = v[j];
+                else if (PAST)
                     store_past_caches(to + j * os, v[j]);
                 else
                     memcpy(to + j * os, &v[j], V);
             }
         }
+        if (PAST && parts > 1)
+            for (int64_t j = 0; j < E && c + j < n; j++)
+                for (int g = 0; g < parts; g++) store_past_caches(out + (c + j) * os + g * V, made[j][g]);
+    }
 }
 
 // Where elements lie: strides in bytes, by the axis that lies together in the target, and by that of the source.
