@@ -160,26 +160,26 @@ inline void fill_pairs(const Step& s, const Tables& tables, Mode mode) {
     for (int64_t i = tables.pairs; i < tables.padded; i++) tables.angle[i] = 0, tables.axis[i] = 0;
 }
 
-JF_INLINE vd whole(double x) { return x - vd{}; }
+JF_INLINE vd spread(double x) { return x - vd{}; }
 
 // Sine and cosine of angles in f64: whole quarter turns off in two parts (exact below 2^20 turns), then Taylor's series
 // on +-pi/4, far below f32's resolution.
 JF_INLINE void sine_cosine(vd a, vd& sine, vd& cosine) {
-    const vd magic = fma(a, whole(0.6366197723675814), whole(6755399441055744.0)), q = magic - 6755399441055744.0;
+    const vd magic = fma(a, spread(0.6366197723675814), spread(6755399441055744.0)), q = magic - 6755399441055744.0;
     const vl quarter = (vl)magic;
-    const vd r = fma(q, whole(-6.07710050650619224932e-11), fma(q, whole(-1.57079632673412561417), a)), z = r * r;
-    vd p = fma(z, whole(1.0 / 6227020800), whole(-1.0 / 39916800));
-    p = fma(p, z, whole(1.0 / 362880));
-    p = fma(p, z, whole(-1.0 / 5040));
-    p = fma(p, z, whole(1.0 / 120));
-    p = fma(p, z, whole(-1.0 / 6));
+    const vd r = fma(q, spread(-6.07710050650619224932e-11), fma(q, spread(-1.57079632673412561417), a)), z = r * r;
+    vd p = fma(z, spread(1.0 / 6227020800), spread(-1.0 / 39916800));
+    p = fma(p, z, spread(1.0 / 362880));
+    p = fma(p, z, spread(-1.0 / 5040));
+    p = fma(p, z, spread(1.0 / 120));
+    p = fma(p, z, spread(-1.0 / 6));
     const vd sn = fma(r * z, p, r);
-    p = fma(z, whole(1.0 / 479001600), whole(-1.0 / 3628800));
-    p = fma(p, z, whole(1.0 / 40320));
-    p = fma(p, z, whole(-1.0 / 720));
-    p = fma(p, z, whole(1.0 / 24));
-    p = fma(p, z, whole(-0.5));
-    const vd cs = fma(z, p, whole(1));
+    p = fma(z, spread(1.0 / 479001600), spread(-1.0 / 3628800));
+    p = fma(p, z, spread(1.0 / 40320));
+    p = fma(p, z, spread(-1.0 / 720));
+    p = fma(p, z, spread(1.0 / 24));
+    p = fma(p, z, spread(-0.5));
+    const vd cs = fma(z, p, spread(1.0));
     const vl swap = (vl)((quarter & 1) != 0);
     sine = (vd)((((vl)cs & swap) | ((vl)sn & ~swap)) ^ ((quarter & 2) << 62));
     cosine = (vd)((((vl)sn & swap) | ((vl)cs & ~swap)) ^ (((quarter + 1) & 2) << 62));

@@ -67,11 +67,10 @@ void run_short(const Step& s, const Team& team, int64_t n) {
     const int64_t times = out.last() / x.last();
     const Share part = share(out.rows(), team);
     for (int64_t r = part.begin; r < part.end;) {
-        const int64_t i2 = r % out.shape[2], i1 = r / out.shape[2] % out.shape[1],
-                      i0 = r / out.shape[2] / out.shape[1];
+        const int64_t i2 = r % out.shape[2], i1 = r / out.shape[2] % out.shape[1], i0 = r / out.shape[2] / out.shape[1];
         const int64_t most = x.shape[2] - i2 % x.shape[2], count = part.end - r < most ? part.end - r : most;
-        const char* from = x.data + i0 % x.shape[0] * x.stride[0] + i1 % x.shape[1] * x.stride[1] +
-                           i2 % x.shape[2] * x.stride[2];
+        const char* from =
+            x.data + i0 % x.shape[0] * x.stride[0] + i1 % x.shape[1] * x.stride[1] + i2 % x.shape[2] * x.stride[2];
         repeat_short(from, out.data + i0 * out.stride[0] + i1 * out.stride[1] + i2 * out.stride[2], count, n, times);
         r += count;
     }

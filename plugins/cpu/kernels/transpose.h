@@ -7,6 +7,7 @@ namespace jackfield {
 namespace {
 
 constexpr int64_t CACHE_LINE = 64;
+constexpr int64_t PAST_CACHES = 8 << 20;  // bytes of a result from which on it would not stay in caches anyway
 
 typedef uint8_t vb __attribute__((vector_size(sizeof(vf))));
 
@@ -188,12 +189,13 @@ inline void turn_part(const Turn& t, int64_t m, int64_t n) {
 template <bool PAST>
 constexpr int64_t ABREAST = PAST ? 2 : 4;
 
-// The lines of the next square are asked for while one is turned.
-template <int SIZE, bool PAST>
+// ASK: the lines of the next square are asked for while one is turned.
+template <int SIZE, bool PAST, bool ASK = true>
 inline void turn(const Turn& t, int64_t rows, int64_t columns) {
     constexpr int64_t N = SQUARE<SIZE>, width = ABREAST<PAST> * N;
     alignas(CACHE_LINE) char x[N * CACHE_LINE];
     const bool lines = t.from_column == SIZE && t.to_row == SIZE;
+    const bool ragged = (uintptr_t(t.from) | uintptr_t(t.from_row)) % CACHE_LINE;
     for (int64_t first = 0; first < rows; first += width) {
         const int64_t end = rows - first < width ? rows : first + width;
         for (int64_t c = 0; c < columns; c += N)
@@ -207,7 +209,7 @@ inline void turn(const Turn& t, int64_t rows, int64_t columns) {
                 }
                 const bool across = r + N < end;
                 const int64_t ahead = across ? N * t.from_row : N * SIZE - (r - first) * t.from_row;
-                const bool more = across || c + N < columns;
+                const bool more = ASK && (across || c + N < columns);
                 for (int64_t i = 0; i < N; i++) {
                     const char* line = from + i * t.from_row;
                     if (n == N)
@@ -215,6 +217,7 @@ inline void turn(const Turn& t, int64_t rows, int64_t columns) {
                     else
                         copy_short(x + i * CACHE_LINE, line, n * SIZE);
                     if (more) __builtin_prefetch(line + ahead);
+                    if (more && ragged) __builtin_prefetch(line + ahead + CACHE_LINE - 1);
                 }
                 if (!PAST && more) {
                     const int64_t next = across ? N * SIZE : N * t.to_column - (r - first) * SIZE;
