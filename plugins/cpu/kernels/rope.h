@@ -39,8 +39,9 @@ inline Mode mode_of(const Step& s) {
     return UNKNOWN;
 }
 
-// From so many tokens on the sines of a position are made from those of an anchor, the last multiple of NEAR, and those
-// of the way from there: e^(i(a + b)) = e^(ia) e^(ib), in f64. A position's sines then don't depend on its neighbours.
+// The sines of a position are made from those of an anchor, the last multiple of NEAR, and those of the way from there:
+// e^(i(a + b)) = e^(ia) e^(ib), in f64. From so many tokens on both are kept in tables. It is the same sum for one
+// token alone, so that a position's sines don't depend on its neighbours.
 constexpr int64_t MANY_TOKENS = 64, NEAR = 16;
 
 // Work memory of one worker. angle: radians per unit of position, by pair; axis: which of the four position lists.
@@ -286,6 +287,12 @@ inline void fill_anchor(const Tables& tables, Mode mode, double magnitude) {
     }
 }
 
+// Waves of the sum of two angles.
+JF_INLINE void add_angles(vd c, vd s, vd near_c, vd near_s, vd& cosine, vd& sine) {
+    cosine = fma(c, near_c, -(s * near_s));
+    sine = fma(s, near_c, c * near_s);
+}
+
 // The waves of the way from the anchor, for pairs i to i + WD. step: where those of each list's way lie in the table.
 template <bool ONE_LIST>
 JF_INLINE vd near_at(const int64_t* axes, const double* waves, int64_t i, const int64_t* step) {
@@ -315,8 +322,7 @@ JF_INLINE void add_near(const Tables& tables, const int64_t* step) {
             memcpy(&s, anchor + padded + at, sizeof s);
             const vd near_c = near_at<ONE_LIST>(axes, cosines, at, step);
             const vd near_s = near_at<ONE_LIST>(axes, sines, at, step);
-            cosine[half] = fma(c, near_c, -(s * near_s));
-            sine[half] = fma(s, near_c, c * near_s);
+            add_angles(c, s, near_c, near_s, cosine[half], sine[half]);
         }
         waves.keep(NEIGHBOURS, i, cosine, sine);
     }
@@ -342,23 +348,35 @@ JF_INLINE void fill_from_anchor(Tables& tables, const int32_t* position, Mode mo
         add_near<false, false>(tables, step);
 }
 
-// Cosines and sines of one token, times the magnitude.
-inline void fill_token(const Step& s, Tables& tables, int64_t t, Mode mode, double magnitude) {
-    int32_t position[RANK] = {};
-    read_position(s.in[1], t, mode, position);
-    if (tables.near_waves) return fill_from_anchor(tables, position, mode, magnitude);
-    double p[RANK];
-    for (int c = 0; c < RANK; c++) p[c] = position[c];
+// The same without tables, to the bit.
+JF_INLINE void fill_alone(const Tables& tables, const int32_t* position, Mode mode, double magnitude) {
+    double anchor[RANK], near[RANK];
+    for (int c = 0; c < RANK; c++) {
+        near[c] = position[c] & (NEAR - 1);
+        anchor[c] = double(position[c]) - near[c];
+    }
     const Waves waves(tables);
     for (int64_t i = 0; i < tables.padded; i += W) {
         vd sine[2], cosine[2];
         for (int half = 0; half < 2; half++) {
-            sine_cosine(angles_at(tables, mode, i + half * WD, p), sine[half], cosine[half]);
-            sine[half] *= magnitude;
-            cosine[half] *= magnitude;
+            const int64_t at = i + half * WD;
+            vd c, s, near_c, near_s;
+            sine_cosine(angles_at(tables, mode, at, anchor), s, c);
+            sine_cosine(angles_at(tables, mode, at, near), near_s, near_c);
+            add_angles(c * magnitude, s * magnitude, near_c, near_s, cosine[half], sine[half]);
         }
         waves.keep(mode == NORMAL, i, cosine, sine);
     }
+}
+
+// Cosines and sines of one token, times the magnitude.
+inline void fill_token(const Step& s, Tables& tables, int64_t t, Mode mode, double magnitude) {
+    int32_t position[RANK] = {};
+    read_position(s.in[1], t, mode, position);
+    if (tables.near_waves)
+        fill_from_anchor(tables, position, mode, magnitude);
+    else
+        fill_alone(tables, position, mode, magnitude);
 }
 
 JF_INLINE vf swap_neighbours(vf x) {
