@@ -122,6 +122,31 @@ def test_tiles_of_short_and_long_rows(level, last):
         np.testing.assert_array_equal(run(ops.tile, {"x": x}, level, repeats=repeats), np.tile(x, repeats))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_tiles_of_many_short_rows(level, size):
+    """Rows of up to 16 bytes, of 32 and 64, come many at a time; the last ones may not reach beyond their place."""
+    for last, rows, times in itertools.product((1, 2, 3, 4, 5, 7, 8, 16), (16, 37), (1, 2, 3)):
+        x = numbered((2, rows, last), size)
+        for repeats in ((1, 1, times), (2, 3, times)):
+            np.testing.assert_array_equal(run(ops.tile, {"x": x}, level, 3, repeats=repeats), np.tile(x, repeats))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("rows", "columns"), [(1 << 12, 1 << 10), (4095, 1026)])
+def test_large_turned_operands(level, dtype, rows, columns):
+    """From 8 MiB on, results with whole lines go past the caches: one operand turned, both, or the result."""
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((2, rows, columns), np.float32).astype(dtype)
+    dense = run(ops.subtract, {"a": a, "b": b}, level)
+    flat, turned = np.ascontiguousarray(b.T), a.T
+    np.testing.assert_array_equal(run(ops.subtract, {"a": turned, "b": flat}, level, 2), dense.T)
+    np.testing.assert_array_equal(run(ops.subtract, {"a": turned, "b": b.T}, level, 2), dense.T)
+    strides = (a.itemsize, a.itemsize * columns)
+    got = run(ops.subtract, {"a": np.ascontiguousarray(a.T), "b": flat}, level, 2, strides=strides)
+    np.testing.assert_array_equal(got, dense.T)
+    np.testing.assert_array_equal(run(ops.square, {"x": turned}, level, 2), run(ops.square, {"x": a}, level).T)
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_rows_are_taken_and_put_back(level, data):
@@ -189,3 +214,22 @@ def test_rope_of_many_tokens_is_that_of_each(level, mode, dtype):
     limit = 3e-3 if dtype == np.float16 else 1e-4
     np.testing.assert_allclose(whole[..., a], z.real, rtol=0, atol=limit)
     np.testing.assert_allclose(whole[..., b], z.imag, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("mode", ["normal", "mrope", "imrope", "vision"])
+def test_rope_of_scattered_positions_is_that_of_each(level, mode):
+    """Many tokens share tables, whose anchors change with each: the bits are those of a token alone."""
+    rng = np.random.default_rng(11)
+    x = rng.standard_normal((1, 150, 2, 48)).astype(np.float32)
+    lists = 1 if mode == "normal" else 4
+    positions = rng.integers(-40, 5000, (lists, 150)).astype(np.int32)
+    positions[:, 60:90] = np.arange(30) + np.array([0, 3, 16, 5])[:lists, None]
+    attrs = {"mode": mode, "n_dims": 24 if mode == "vision" else 40}
+    if mode != "normal":
+        attrs["sections"] = (8, 6, 4, 2)
+    at = positions[0] if mode == "normal" else positions
+    whole = run(ops.rope, {"x": x, "positions": at}, level, 2, **attrs)
+    for t in range(150):
+        one = {"x": x[:, t : t + 1].copy(), "positions": np.ascontiguousarray(at[..., t : t + 1])}
+        np.testing.assert_array_equal(run(ops.rope, one, level, **attrs), whole[:, t : t + 1])
+    np.testing.assert_allclose(whole, ops.rope.run(x, at, **attrs), rtol=0, atol=3e-5)

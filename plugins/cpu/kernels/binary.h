@@ -76,9 +76,11 @@ struct Binary {
     static void general(const Step& s, const Team& team) {
         const View &out = s.out, a = stretched(s.in[0], out), b = stretched(s.in[1], out);
         const int64_t n = out.last(), as = n == 1 ? 0 : a.stride[3], bs = n == 1 ? 0 : b.stride[3], os = out.stride[3];
-        const int turned = turned_axis<bytes_of<A>>(a) >= 0   ? turned_axis<bytes_of<A>>(a)
-                           : turned_axis<bytes_of<B>>(b) >= 0 ? turned_axis<bytes_of<B>>(b)
-                                                              : turned_axis<bytes_of<A>>(out);
+        const int of_a = turned_axis<bytes_of<A>>(a), of_b = turned_axis<bytes_of<B>>(b),
+                  of_out = turned_axis<bytes_of<A>>(out);
+        if (of_a >= 0 && of_a == of_b && of_out < 0)  // turned once, when they are made one
+            return blocks<A, B>(exchanged(a, of_a), exchanged(b, of_a), exchanged(out, of_a), of_a, team);
+        const int turned = of_a >= 0 ? of_a : of_b >= 0 ? of_b : of_out;
         if (turned >= 0) return blocks<A, B>(a, b, out, turned, team);
         const bool lines =
             (as == 0 || as == bytes_of<A>) && (bs == 0 || bs == bytes_of<B>) && (n == 1 || os == bytes_of<A>);
@@ -96,19 +98,25 @@ struct Binary {
     static void blocks(const View& whole_a, const View& whole_b, const View& whole_out, int axis, const Team& team) {
         constexpr int size = bytes_of<A> > bytes_of<B> ? bytes_of<A> : bytes_of<B>;
         const Blocks all(whole_out.shape, axis, size);
+        const bool past = whole_out.size() * bytes_of<A> >= PAST_CACHES;
         alignas(CACHE_LINE) char of_a[Blocks::NBYTES], of_b[Blocks::NBYTES], made[Blocks::NBYTES];
         const Share part = share(all.count(), team);
         for (int64_t i = part.begin; i < part.end; i++) {
             const View out = all.of(whole_out, i);
             const View a = as_lines<bytes_of<A>>(all.of(whole_a, i), of_a);
             const View b = as_lines<bytes_of<B>>(all.of(whole_b, i), of_b);
-            const bool direct = has_lines<bytes_of<A>>(out);
-            const View to = direct ? out : dense_in<bytes_of<A>>(made, out);
-            for (int64_t r = 0; r < out.shape[2]; r++)
+            const int64_t after = i + 1 < part.end ? i + 1 : i;
+            const View next_a = all.of(whole_a, after), next_b = all.of(whole_b, after);
+            const Target<bytes_of<A>> target(out, past, made);
+            for (int64_t r = 0; r < out.shape[2]; r++) {
                 line<A, B>(a.data + r * a.stride[2], a.stride[3], b.data + r * b.stride[2], b.stride[3],
-                           to.data + r * to.stride[2], out.last());
-            if (!direct) store_lines<bytes_of<A>>(to, out);
+                           target.made.data + r * target.made.stride[2], out.last());
+                ask_for<bytes_of<A>>(next_a, r);
+                ask_for<bytes_of<B>>(next_b, r);
+            }
+            target.store();
         }
+        if (past) settle();
     }
 
     JF_INLINE static void fast(const Step& s, const Team& team) {

@@ -7,8 +7,6 @@
 namespace jackfield {
 namespace {
 
-constexpr int64_t PAST_CACHES = 8 << 20;  // bytes of a result from which on it would not stay in caches anyway
-
 // An axis of a copy: extent, and bytes from one index to the next.
 struct Loop {
     int64_t n, from, to;
@@ -113,14 +111,43 @@ inline void copy_units(const Loop& rows, const Loop& line, int64_t unit, const c
         }
 }
 
+// A run of bytes, its whole lines past the caches.
+inline void copy_run_past(char* to, const char* from, int64_t n) {
+    const int64_t before = -int64_t(uintptr_t(to)) & (CACHE_LINE - 1), head = before < n ? before : n;
+    copy_short(to, from, head);
+    int64_t i = head;
+    for (; i + CACHE_LINE <= n; i += CACHE_LINE)
+        for (int64_t k = 0; k < CACHE_LINE; k += int64_t(sizeof(vb))) {
+            vb v;
+            memcpy(&v, from + i + k, sizeof v);
+            store_past_caches(to + i + k, v);
+        }
+    copy_short(to + i, from + i, n - i);
+}
+
+// How a copy whose axes are turned writes: line by line where they are whole, else in runs that are mostly whole lines.
+enum Way { THROUGH_CACHES, WHOLE_LINES, RUNS };
+constexpr int64_t RUN = 1024, RUNS_ABREAST = 2 * CACHE_LINE;  // bytes, along the target and along the source
+
+// n elements along m lines of the target, at most RUN bytes by RUNS_ABREAST bytes of the source.
 template <int SIZE>
-JF_INLINE void copy_piece(const Loop& rows, const Loop& line, bool turned, bool past, const char* from, char* to,
+inline void turn_runs(const Turn& t, int64_t n, int64_t m) {
+    constexpr int64_t gap = RUN + CACHE_LINE;  // runs in different sets of the first cache
+    alignas(CACHE_LINE) char made[RUNS_ABREAST / SIZE * gap];
+    turn<SIZE, false>({t.from, t.from_row, t.from_column, made, SIZE, gap}, n, m);
+    for (int64_t r = 0; r < m; r++) copy_run_past(t.to + r * t.to_column, made + r * gap, n * SIZE);
+}
+
+template <int SIZE>
+JF_INLINE void copy_piece(const Loop& rows, const Loop& line, bool turned, Way way, const char* from, char* to,
                           int64_t m, int64_t n) {
     const Turn t{from, line.from, rows.from, to, line.to, rows.to};
     if (!turned)
         copy_lines<SIZE>(rows, line, from, to, m, n);
-    else if (past)
+    else if (way == WHOLE_LINES)
         turn<SIZE, true>(t, n, m);
+    else if (way == RUNS)
+        turn_runs<SIZE>(t, n, m);
     else
         turn<SIZE, false>(t, n, m);
 }
@@ -131,14 +158,17 @@ inline void copy_pieces(const Paths& p, const Team& team) {
     const bool fits = p.unit <= 16 && (p.unit & (p.unit - 1)) == 0;
     const bool turned = fits && axis != 3 && p.loop[3].n * p.unit >= CACHE_LINE;
     const int64_t bytes = p.unit * p.loop[0].n * p.loop[1].n * p.loop[2].n * p.loop[3].n;
-    const bool past = turned && bytes >= PAST_CACHES && p.whole_lines();
+    const bool past = turned && bytes >= PAST_CACHES, runs = past && p.loop[3].to == p.unit && !p.whole_lines();
+    const Way way = runs ? RUNS : past && p.whole_lines() ? WHOLE_LINES : THROUGH_CACHES;
     const int row = axis != 3 ? axis : 2;
     const Loop &rows = p.loop[row], &line = p.loop[3], &outer = p.loop[row == 0 ? 1 : 0],
                &inner = p.loop[row == 2 ? 1 : 2];
     constexpr int64_t PIECE = 32 << 10;  // bytes, so that workers share long units too
     const int64_t fit = p.unit * 4096 < PIECE ? 4096 : PIECE / p.unit + 1;
-    const int64_t most = turned ? (past ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit : fit;
-    const int64_t n = line.n < most ? line.n : most, room = PIECE / (p.unit * n) + 1;
+    const int64_t squares = (way == WHOLE_LINES ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit;
+    const int64_t most = runs ? RUN / p.unit : turned ? squares : fit;
+    const int64_t n = line.n < most ? line.n : most;
+    const int64_t room = runs ? RUNS_ABREAST / p.unit : PIECE / (p.unit * n) + 1;
     const int64_t m = rows.n < room ? rows.n : room;
     const int64_t down = (rows.n + m - 1) / m, across = (line.n + n - 1) / n;
     const int64_t shape[3] = {inner.n, across, down};
@@ -155,19 +185,19 @@ inline void copy_pieces(const Paths& p, const Team& team) {
         if (!fits)
             copy_units(rows, line, p.unit, from, to, mm, nn);
         else if (p.unit == 4)
-            copy_piece<4>(rows, line, turned, past, from, to, mm, nn);
+            copy_piece<4>(rows, line, turned, way, from, to, mm, nn);
         else if (p.unit == 2)
-            copy_piece<2>(rows, line, turned, past, from, to, mm, nn);
+            copy_piece<2>(rows, line, turned, way, from, to, mm, nn);
         else if (p.unit == 8)
-            copy_piece<8>(rows, line, turned, past, from, to, mm, nn);
+            copy_piece<8>(rows, line, turned, way, from, to, mm, nn);
         else if (p.unit == 1)
-            copy_piece<1>(rows, line, turned, past, from, to, mm, nn);
+            copy_piece<1>(rows, line, turned, way, from, to, mm, nn);
         else
-            copy_piece<16>(rows, line, turned, past, from, to, mm, nn);
+            copy_piece<16>(rows, line, turned, way, from, to, mm, nn);
         walk.next();
         if (walk.at[0] == inner.n) walk.at[0] = 0, at0++;
     }
-    if (past) settle();
+    if (way != THROUGH_CACHES) settle();
 }
 
 // `to` has the shape of `from` and its dtype.

@@ -83,15 +83,37 @@ struct Reduce {
         }
     }
 
+    // Rows that are added while a total is in a register. The order of a total's additions is that of the rows.
+    static constexpr int64_t ABREAST_ROWS = 4;
+
+    template <DType D>
+    JF_INLINE static void add_rows(const char* from, int64_t down, WideSum* total, int64_t count) {
+        for (int64_t v = 0; v < count; v++) {
+            WideSum sum = total[v];
+            for (int64_t j = 0; j < ABREAST_ROWS; j++) {
+                const char* at = from + j * down + v * W * bytes_of<D>;
+                __builtin_prefetch(at + ABREAST_ROWS * down);  // jumps are not foreseen by the hardware
+                sum.add(load<D>(at));
+            }
+            total[v] = sum;
+        }
+    }
+
     // m neighbouring columns. A total's lanes are in the order of the elements.
     template <DType D>
     static void columns(const Step& s, int axis, const char* from, char* to, int64_t stride, int64_t m) {
         const View& x = s.in[0];
         WideSum total[512 / W];
-        const int64_t whole = m / W, left = m % W;
-        for (int64_t k = 0; k < x.shape[axis]; k++, from += x.stride[axis]) {
-            for (int64_t v = 0; v < whole; v++) total[v].add(load<D>(from + v * W * bytes_of<D>));
-            if (left) total[whole].add(load_part<D>(from + whole * W * bytes_of<D>, left));
+        const int64_t whole = m / W, left = m % W, down = x.stride[axis], rows = x.shape[axis];
+        for (int64_t k = 0; k < rows;) {
+            const int64_t abreast = rows - k < ABREAST_ROWS ? 1 : ABREAST_ROWS;
+            if (abreast > 1)
+                add_rows<D>(from, down, total, whole);
+            else
+                for (int64_t v = 0; v < whole; v++) total[v].add(load<D>(from + v * W * bytes_of<D>));
+            for (int64_t j = 0; left && j < abreast; j++)
+                total[whole].add(load_part<D>(from + j * down + whole * W * bytes_of<D>, left));
+            k += abreast, from += abreast * down;
         }
         const double n = MEAN ? double(x.shape[axis]) : 1;
         for (int64_t c = 0; c < m; c += W, to += W * stride) {

@@ -13,13 +13,24 @@ typedef double vd __attribute__((vector_size(sizeof(vf))));
 typedef int64_t vl __attribute__((vector_size(sizeof(vf))));
 constexpr int WD = W / 2;
 typedef float vfh __attribute__((vector_size(sizeof(vf) / 2)));
-typedef uint32_t vuh __attribute__((vector_size(sizeof(vf) / 2)));
-typedef uint64_t vul __attribute__((vector_size(sizeof(vf))));
+
+// a*b + c; one rounding where the level has it
+JF_INLINE vd fma(vd a, vd b, vd c) {
+#if defined(__AVX512F__)
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
 
 inline bool same_text(const char* a, const char* b) {
     while (*a && *a == *b) a++, b++;
     return *a == *b;
 }
+
+JF_INLINE bool one_list(Mode mode) { return mode == NORMAL || mode == NEOX; }
 
 inline Mode mode_of(const Step& s) {
     const char* const names[] = {"normal", "neox", "mrope", "imrope", "vision"};
@@ -28,11 +39,19 @@ inline Mode mode_of(const Step& s) {
     return UNKNOWN;
 }
 
+// The sines of a position are made from those of an anchor, the last multiple of NEAR, and those of the way from there:
+// e^(i(a + b)) = e^(ia) e^(ib), in f64. From so many tokens on both are kept in tables. It is the same sum for one
+// token alone, so that a position's sines don't depend on its neighbours.
+constexpr int64_t MANY_TOKENS = 64, NEAR = 16;
+
 // Work memory of one worker. angle: radians per unit of position, by pair; axis: which of the four position lists.
 struct Tables {
     int64_t pairs, padded;  // padded to whole vectors
     double* angle;
-    int32_t* axis;
+    int64_t* axis;
+    double* near_waves;    // cosines of 0 to NEAR - 1 steps, by step and pair, then the sines; null for few tokens
+    double* anchor_waves;  // cosines and sines of the anchor, times the magnitude
+    int64_t anchor[RANK];  // the anchor's position in each list
     float *cosine, *sine;  // normal: by channel, each value twice, the sine of the first with a minus; else by pair
     char* row;             // one row of x, for results with gaps
 
@@ -41,21 +60,27 @@ struct Tables {
     }
     JF_INLINE static int64_t nbytes(const Step& s) {
         const int64_t padded = (pairs_of(s) + W - 1) / W * W;
-        return (padded * (8 + 4 + 8 + 8) + s.out.last() * 4 + 63) / 64 * 64;
+        const int64_t waves = many(s) ? 16 * padded * (NEAR + 1) : 0;
+        return (waves + padded * (8 + 8 + 8 + 8) + s.out.last() * 4 + 63) / 64 * 64;
     }
+    JF_INLINE static bool many(const Step& s) { return s.in[0].shape[1] >= MANY_TOKENS; }
     JF_INLINE Tables(const Step& s, char* at) : pairs(pairs_of(s)), padded((pairs + W - 1) / W * W) {
+        near_waves = many(s) ? (double*)at : nullptr;
+        anchor_waves = near_waves + 2 * padded * NEAR;
+        if (near_waves) at += 16 * padded * (NEAR + 1);
+        for (int64_t& a : anchor) a = -1;  // no multiple of NEAR
         angle = (double*)at;
         cosine = (float*)(at + padded * 8);
         sine = cosine + 2 * padded;
-        axis = (int32_t*)(sine + 2 * padded);
+        axis = (int64_t*)(sine + 2 * padded);
         row = (char*)(axis + padded);
     }
 };
 
 // Which section holds j, by cumulative bounds; `start` is where it begins.
-JF_INLINE int32_t section_of(const Attr& sections, int64_t j, int64_t& start) {
+JF_INLINE int64_t section_of(const Attr& sections, int64_t j, int64_t& start) {
     start = 0;
-    for (int32_t c = 0; c < 3; c++) {
+    for (int64_t c = 0; c < 3; c++) {
         const int64_t end = start + int64_t(sections.numbers[c]);
         if (j < end) return c;
         start = end;
@@ -63,13 +88,13 @@ JF_INLINE int32_t section_of(const Attr& sections, int64_t j, int64_t& start) {
     return 3;
 }
 
-JF_INLINE int32_t interleaved(const Attr& sections, int64_t j) {
-    const int32_t c = int32_t(j % 3);
+JF_INLINE int64_t interleaved(const Attr& sections, int64_t j) {
+    const int64_t c = j % 3;
     return double(j) < 3 * sections.numbers[c] ? c : 3;
 }
 
 // The position list and the exponent of a pair.
-JF_INLINE void place_pair(const Step& s, Mode mode, int64_t i, int32_t& axis, int64_t& exponent) {
+JF_INLINE void place_pair(const Step& s, Mode mode, int64_t i, int64_t& axis, int64_t& exponent) {
     const Attr& sections = s.attr[SECTIONS];
     axis = 0;
     exponent = i;
@@ -108,7 +133,7 @@ JF_INLINE void fill_powers(const Tables& tables, double step) {
     for (int64_t i = 0; i < tables.padded; i += WD, power *= one) memcpy(tables.angle + i, &power, sizeof power);
 }
 
-inline void fill_angles(const Step& s, const Tables& tables, Mode mode) {
+inline void fill_pairs(const Step& s, const Tables& tables, Mode mode) {
     const View& factors = s.in[2];
     const double scale = s.attr[SCALE].number;
     const bool yarn = s.attr[EXT_FACTOR].number != 0, plain = mode == NORMAL || mode == NEOX;
@@ -136,60 +161,222 @@ inline void fill_angles(const Step& s, const Tables& tables, Mode mode) {
     for (int64_t i = tables.pairs; i < tables.padded; i++) tables.angle[i] = 0, tables.axis[i] = 0;
 }
 
+JF_INLINE vd spread(double x) { return x - vd{}; }
+
 // Sine and cosine of angles in f64: whole quarter turns off in two parts (exact below 2^20 turns), then Taylor's series
 // on +-pi/4, far below f32's resolution.
 JF_INLINE void sine_cosine(vd a, vd& sine, vd& cosine) {
-    const vd magic = a * 0.6366197723675814 + 6755399441055744.0, q = magic - 6755399441055744.0;
+    const vd magic = fma(a, spread(0.6366197723675814), spread(6755399441055744.0)), q = magic - 6755399441055744.0;
     const vl quarter = (vl)magic;
-    const vd r = (a - q * 1.57079632673412561417) - q * 6.07710050650619224932e-11, z = r * r;
-    vd p = z * (1.0 / 6227020800) - 1.0 / 39916800;
-    p = p * z + 1.0 / 362880;
-    p = p * z - 1.0 / 5040;
-    p = p * z + 1.0 / 120;
-    p = p * z - 1.0 / 6;
-    const vd sn = r + r * z * p;
-    p = z * (1.0 / 479001600) - 1.0 / 3628800;
-    p = p * z + 1.0 / 40320;
-    p = p * z - 1.0 / 720;
-    p = p * z + 1.0 / 24;
-    p = p * z - 0.5;
-    const vd cs = 1 + z * p;
+    const vd r = fma(q, spread(-6.07710050650619224932e-11), fma(q, spread(-1.57079632673412561417), a)), z = r * r;
+    vd p = fma(z, spread(1.0 / 6227020800), spread(-1.0 / 39916800));
+    p = fma(p, z, spread(1.0 / 362880));
+    p = fma(p, z, spread(-1.0 / 5040));
+    p = fma(p, z, spread(1.0 / 120));
+    p = fma(p, z, spread(-1.0 / 6));
+    const vd sn = fma(r * z, p, r);
+    p = fma(z, spread(1.0 / 479001600), spread(-1.0 / 3628800));
+    p = fma(p, z, spread(1.0 / 40320));
+    p = fma(p, z, spread(-1.0 / 720));
+    p = fma(p, z, spread(1.0 / 24));
+    p = fma(p, z, spread(-0.5));
+    const vd cs = fma(z, p, spread(1.0));
     const vl swap = (vl)((quarter & 1) != 0);
     sine = (vd)((((vl)cs & swap) | ((vl)sn & ~swap)) ^ ((quarter & 2) << 62));
     cosine = (vd)((((vl)sn & swap) | ((vl)cs & ~swap)) ^ (((quarter + 1) & 2) << 62));
 }
 
-// Cosines and sines of one token, times the magnitude.
-inline void fill_token(const Step& s, const Tables& tables, int64_t t, Mode mode, double magnitude) {
-    const View& positions = s.in[1];
-    double p[RANK];
-    for (int c = 0; c < RANK; c++) {
-        int32_t position;
-        const int64_t list = c < positions.shape[2] ? c : 0;
-        memcpy(&position, positions.data + list * positions.stride[2] + t * positions.stride[3], 4);
-        p[c] = position;
+// The angles of pairs i to i + WD at a position p, which has a place in up to four lists.
+JF_INLINE vd angles_at(const Tables& tables, Mode mode, int64_t i, const double* p) {
+    vd a;
+    memcpy(&a, tables.angle + i, sizeof a);
+    if (one_list(mode)) return a * p[0];
+    for (int j = 0; j < WD; j++) a[j] *= p[tables.axis[i + j]];
+    return a;
+}
+
+// Both halves of a vector of f32.
+JF_INLINE vf joined(vd low, vd high) {
+    const vfh a = __builtin_convertvector(low, vfh), b = __builtin_convertvector(high, vfh);
+#if defined(__AVX512F__)
+    return _mm512_insertf32x8(_mm512_castps256_ps512((__m256)a), (__m256)b, 1);
+#elif defined(__AVX2__)
+    return _mm256_insertf128_ps(_mm256_castps128_ps256((__m128)a), (__m128)b, 1);
+#else
+    vf x;
+    memcpy(&x, &a, sizeof a), memcpy((char*)&x + sizeof a, &b, sizeof b);
+    return x;
+#endif
+}
+
+// Each value of one half twice.
+JF_INLINE vf doubled(vf x, int half) {
+#if defined(__ARM_NEON)
+    return half ? (vf)vzip2q_f32((float32x4_t)x, (float32x4_t)x) : (vf)vzip1q_f32((float32x4_t)x, (float32x4_t)x);
+#else
+    vi order;
+    for (int i = 0; i < W; i++) order[i] = half * (W / 2) + i / 2;
+    return __builtin_shuffle(x, order);
+#endif
+}
+
+// v in the lanes of even number, 0 in the others.
+JF_INLINE vi alternating(int32_t v) {
+    vi x;
+    for (int i = 0; i < W; i++) x[i] = i % 2 ? 0 : v;
+    return x;
+}
+
+// Where the waves of a token are kept, as the mode has them.
+struct Waves {
+    char *cosine, *sine;
+
+    JF_INLINE explicit Waves(const Tables& tables) : cosine((char*)tables.cosine), sine((char*)tables.sine) {}
+
+    // Those of pairs i to i + W, each in two vectors.
+    JF_INLINE void keep(bool neighbours, int64_t i, const vd* cosines, const vd* sines) const {
+        const vf c = joined(cosines[0], cosines[1]), s = joined(sines[0], sines[1]);
+        if (!neighbours) {
+            store<F32>(cosine + i * 4, c);
+            store<F32>(sine + i * 4, s);
+            return;
+        }
+        const vi first = alternating(int32_t(0x80000000));
+        store<F32>(cosine + i * 8, doubled(c, 0));  // each value for two channels
+        store<F32>(cosine + (i * 2 + W) * 4, doubled(c, 1));
+        store<F32>(sine + i * 8, of_bits(bits_of(doubled(s, 0)) ^ first));
+        store<F32>(sine + (i * 2 + W) * 4, of_bits(bits_of(doubled(s, 1)) ^ first));
     }
+};
+
+// Where token t stands in each of the lists that the mode reads.
+JF_INLINE void read_position(const View& positions, int64_t t, Mode mode, int32_t* p) {
+    const char* const first = positions.data + t * positions.stride[3];
+    memcpy(p, first, 4);
+    if (one_list(mode)) return;
+    for (int64_t c = 1; c < RANK; c++) memcpy(&p[c], first + (c < positions.shape[2] ? c : 0) * positions.stride[2], 4);
+}
+
+inline void fill_near(const Tables& tables) {
+    for (int64_t k = 0; k < NEAR; k++)
+        for (int64_t i = 0; i < tables.padded; i += WD) {
+            vd a, sine, cosine;
+            memcpy(&a, tables.angle + i, sizeof a);
+            sine_cosine(a * double(k), sine, cosine);
+            memcpy(tables.near_waves + k * tables.padded + i, &cosine, sizeof cosine);
+            memcpy(tables.near_waves + (NEAR + k) * tables.padded + i, &sine, sizeof sine);
+        }
+}
+
+// The angles of a step, and what is made from them once.
+inline void fill_angles(const Step& s, const Tables& tables, Mode mode) {
+    fill_pairs(s, tables, mode);
+    if (tables.near_waves) fill_near(tables);
+}
+
+inline void fill_anchor(const Tables& tables, Mode mode, double magnitude) {
+    double p[RANK];
+    for (int c = 0; c < RANK; c++) p[c] = double(tables.anchor[c]);
     for (int64_t i = 0; i < tables.padded; i += WD) {
-        vd a, sine, cosine;
-        memcpy(&a, tables.angle + i, sizeof a);
-        if (mode == NORMAL || mode == NEOX)
-            a *= p[0];
-        else
-            for (int j = 0; j < WD; j++) a[j] *= p[tables.axis[i + j]];
-        sine_cosine(a, sine, cosine);
+        vd sine, cosine;
+        sine_cosine(angles_at(tables, mode, i, p), sine, cosine);
         sine *= magnitude;
         cosine *= magnitude;
-        const vfh sn = __builtin_convertvector(sine, vfh), cs = __builtin_convertvector(cosine, vfh);
-        if (mode != NORMAL) {
-            memcpy(tables.cosine + i, &cs, sizeof cs);
-            memcpy(tables.sine + i, &sn, sizeof sn);
-            continue;
-        }
-        const vul c = __builtin_convertvector((vuh)cs, vul), d = __builtin_convertvector((vuh)sn, vul);
-        const vul both = c | c << 32, signs = d << 32 | (d ^ 0x80000000);  // each value for two channels
-        memcpy(tables.cosine + 2 * i, &both, sizeof both);
-        memcpy(tables.sine + 2 * i, &signs, sizeof signs);
+        memcpy(tables.anchor_waves + i, &cosine, sizeof cosine);
+        memcpy(tables.anchor_waves + tables.padded + i, &sine, sizeof sine);
     }
+}
+
+// Waves of the sum of two angles.
+JF_INLINE void add_angles(vd c, vd s, vd near_c, vd near_s, vd& cosine, vd& sine) {
+    cosine = fma(c, near_c, -(s * near_s));
+    sine = fma(s, near_c, c * near_s);
+}
+
+// The waves of the way from the anchor, for pairs i to i + WD. step: where those of each list's way lie in the table.
+template <bool ONE_LIST>
+JF_INLINE vd near_at(const int64_t* axes, const double* waves, int64_t i, const int64_t* step) {
+    vd v, other;
+    memcpy(&v, waves + step[0] + i, sizeof v);
+    if (ONE_LIST) return v;
+    vl axis;
+    memcpy(&axis, axes + i, sizeof axis);
+    for (int64_t c = 1; c < RANK; c++) {
+        memcpy(&other, waves + step[c] + i, sizeof other);
+        v = axis == c ? other : v;
+    }
+    return v;
+}
+
+template <bool ONE_LIST, bool NEIGHBOURS>
+JF_INLINE void add_near(const Tables& tables, const int64_t* step) {
+    const int64_t padded = tables.padded, *axes = tables.axis;
+    const double *cosines = tables.near_waves, *sines = cosines + NEAR * padded, *anchor = tables.anchor_waves;
+    const Waves waves(tables);
+    for (int64_t i = 0; i < padded; i += W) {
+        vd sine[2], cosine[2];
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = i + half * WD;
+            vd c, s;
+            memcpy(&c, anchor + at, sizeof c);
+            memcpy(&s, anchor + padded + at, sizeof s);
+            const vd near_c = near_at<ONE_LIST>(axes, cosines, at, step);
+            const vd near_s = near_at<ONE_LIST>(axes, sines, at, step);
+            add_angles(c, s, near_c, near_s, cosine[half], sine[half]);
+        }
+        waves.keep(NEIGHBOURS, i, cosine, sine);
+    }
+}
+
+JF_INLINE void fill_from_anchor(Tables& tables, const int32_t* position, Mode mode, double magnitude) {
+    int64_t step[RANK];
+    bool known = true, one = true;
+    const int lists = one_list(mode) ? 1 : RANK;
+    for (int c = 0; c < lists; c++) {
+        const int64_t near = position[c] & (NEAR - 1), anchor = position[c] - near;
+        step[c] = near * tables.padded;
+        one = one && step[c] == step[0];
+        known = known && anchor == tables.anchor[c];
+        tables.anchor[c] = anchor;
+    }
+    if (!known) fill_anchor(tables, mode, magnitude);
+    if (mode == NORMAL)
+        add_near<true, true>(tables, step);
+    else if (one)
+        add_near<true, false>(tables, step);
+    else
+        add_near<false, false>(tables, step);
+}
+
+// The same without tables, to the bit.
+JF_INLINE void fill_alone(const Tables& tables, const int32_t* position, Mode mode, double magnitude) {
+    double anchor[RANK], near[RANK];
+    for (int c = 0; c < RANK; c++) {
+        near[c] = position[c] & (NEAR - 1);
+        anchor[c] = double(position[c]) - near[c];
+    }
+    const Waves waves(tables);
+    for (int64_t i = 0; i < tables.padded; i += W) {
+        vd sine[2], cosine[2];
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = i + half * WD;
+            vd c, s, near_c, near_s;
+            sine_cosine(angles_at(tables, mode, at, anchor), s, c);
+            sine_cosine(angles_at(tables, mode, at, near), near_s, near_c);
+            add_angles(c * magnitude, s * magnitude, near_c, near_s, cosine[half], sine[half]);
+        }
+        waves.keep(mode == NORMAL, i, cosine, sine);
+    }
+}
+
+// Cosines and sines of one token, times the magnitude.
+inline void fill_token(const Step& s, Tables& tables, int64_t t, Mode mode, double magnitude) {
+    int32_t position[RANK] = {};
+    read_position(s.in[1], t, mode, position);
+    if (tables.near_waves)
+        fill_from_anchor(tables, position, mode, magnitude);
+    else
+        fill_alone(tables, position, mode, magnitude);
 }
 
 JF_INLINE vf swap_neighbours(vf x) {
@@ -206,16 +393,13 @@ JF_INLINE vf swap_neighbours(vf x) {
 template <DType D>
 JF_INLINE void turn_neighbours(const Tables& tables, const char* x, char* out, int64_t n) {
     constexpr int size = bytes_of<D>;
-    for (int64_t i = 0; i < n; i += W) {
-        const bool whole = i + W <= n;
-        const vf v = whole ? load<D>(x + i * size) : load_part<D>(x + i * size, n - i);
-        const vf c = load<F32>((const char*)(tables.cosine + i)), sn = load<F32>((const char*)(tables.sine + i));
-        const vf y = fma(v, c, swap_neighbours(v) * sn);
-        if (whole)
-            store<D>(out + i * size, y);
-        else
-            store_part<D>(out + i * size, y, n - i);
-    }
+    const Waves waves(tables);
+    const auto turned = [&](vf v, int64_t i) {
+        return fma(v, load<F32>(waves.cosine + i * 4), swap_neighbours(v) * load<F32>(waves.sine + i * 4));
+    };
+    int64_t i = 0;
+    for (; i + W <= n; i += W) store<D>(out + i * size, turned(load<D>(x + i * size), i));
+    if (i < n) store_part<D>(out + i * size, turned(load_part<D>(x + i * size, n - i), i), n - i);
 }
 
 // Pairs (i, i + pairs).
@@ -223,22 +407,24 @@ template <DType D>
 JF_INLINE void turn_halves(const Tables& tables, const char* x, char* out) {
     constexpr int size = bytes_of<D>;
     const int64_t n = tables.pairs, gap = n * size;
-    for (int64_t i = 0; i < n; i += W) {
-        const bool whole = i + W <= n;
-        const char* from = x + i * size;
-        char* to = out + i * size;
-        const vf a = whole ? load<D>(from) : load_part<D>(from, n - i);
-        const vf b = whole ? load<D>(from + gap) : load_part<D>(from + gap, n - i);
-        const vf c = load<F32>((const char*)(tables.cosine + i)), sn = load<F32>((const char*)(tables.sine + i));
-        const vf ya = fma(a, c, -(b * sn)), yb = fma(a, sn, b * c);
-        if (whole) {
-            store<D>(to, ya);
-            store<D>(to + gap, yb);
-        } else {
-            store_part<D>(to, ya, n - i);
-            store_part<D>(to + gap, yb, n - i);
-        }
+    const Waves waves(tables);
+    const auto turn = [&](vf& a, vf& b, int64_t i) {
+        const vf c = load<F32>(waves.cosine + i * 4), s = load<F32>(waves.sine + i * 4), first = a;
+        a = fma(first, c, -(b * s));
+        b = fma(first, s, b * c);
+    };
+    int64_t i = 0;
+    for (; i + W <= n; i += W) {
+        vf a = load<D>(x + i * size), b = load<D>(x + i * size + gap);
+        turn(a, b, i);
+        store<D>(out + i * size, a);
+        store<D>(out + i * size + gap, b);
     }
+    if (i == n) return;
+    vf a = load_part<D>(x + i * size, n - i), b = load_part<D>(x + i * size + gap, n - i);
+    turn(a, b, i);
+    store_part<D>(out + i * size, a, n - i);
+    store_part<D>(out + i * size + gap, b, n - i);
 }
 
 // All channels of one head, from x to `to`, which may be x.

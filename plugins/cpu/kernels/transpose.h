@@ -7,6 +7,7 @@ namespace jackfield {
 namespace {
 
 constexpr int64_t CACHE_LINE = 64;
+constexpr int64_t PAST_CACHES = 8 << 20;  // bytes of a result from which on it would not stay in caches anyway
 
 typedef uint8_t vb __attribute__((vector_size(sizeof(vf))));
 
@@ -133,8 +134,9 @@ constexpr int64_t SQUARE = CACHE_LINE / SIZE;  // rows and columns of one
 // The first n columns of a square of m rows become lines of m elements, os bytes apart. x: rows of a line each.
 template <int SIZE, bool PAST = false>
 JF_INLINE void turn_square(const char* x, char* out, int64_t os, int64_t m, int64_t n) {
-    constexpr int E = 16 / SIZE, V = sizeof(vb), lanes = V / 16;
-    for (int64_t c = 0; c < n; c += E)
+    constexpr int E = 16 / SIZE, V = sizeof(vb), lanes = V / 16, parts = int(CACHE_LINE) / V;
+    for (int64_t c = 0; c < n; c += E) {
+        [[maybe_unused]] vb made[E][parts];  // past the caches a line goes in one go: few may be under way at a time
         for (int64_t g = 0; g * V < m * SIZE; g++) {
             [[maybe_unused]] vb v[E], w[E];
             for (int j = 0; j < E; j++)
@@ -150,12 +152,18 @@ JF_INLINE void turn_square(const char* x, char* out, int64_t os, int64_t m, int6
             char* const to = out + c * os + g * V;
             for (int j = 0; j < E; j++) {
                 if (c + j == n) break;
-                if (PAST)
+                if (PAST && parts > 1)
+                    made[j][g] = v[j];
+                else if (PAST)
                     store_past_caches(to + j * os, v[j]);
                 else
                     memcpy(to + j * os, &v[j], V);
             }
         }
+        if (PAST && parts > 1)
+            for (int64_t j = 0; j < E && c + j < n; j++)
+                for (int g = 0; g < parts; g++) store_past_caches(out + (c + j) * os + g * V, made[j][g]);
+    }
 }
 
 // Where elements lie: strides in bytes, by the axis that lies together in the target, and by that of the source.
@@ -181,12 +189,13 @@ inline void turn_part(const Turn& t, int64_t m, int64_t n) {
 template <bool PAST>
 constexpr int64_t ABREAST = PAST ? 2 : 4;
 
-// The lines of the next square are asked for while one is turned.
-template <int SIZE, bool PAST>
+// ASK: the lines of the next square are asked for while one is turned.
+template <int SIZE, bool PAST, bool ASK = true>
 inline void turn(const Turn& t, int64_t rows, int64_t columns) {
     constexpr int64_t N = SQUARE<SIZE>, width = ABREAST<PAST> * N;
     alignas(CACHE_LINE) char x[N * CACHE_LINE];
     const bool lines = t.from_column == SIZE && t.to_row == SIZE;
+    const bool ragged = (uintptr_t(t.from) | uintptr_t(t.from_row)) % CACHE_LINE;
     for (int64_t first = 0; first < rows; first += width) {
         const int64_t end = rows - first < width ? rows : first + width;
         for (int64_t c = 0; c < columns; c += N)
@@ -200,7 +209,7 @@ inline void turn(const Turn& t, int64_t rows, int64_t columns) {
                 }
                 const bool across = r + N < end;
                 const int64_t ahead = across ? N * t.from_row : N * SIZE - (r - first) * t.from_row;
-                const bool more = across || c + N < columns;
+                const bool more = ASK && (across || c + N < columns);
                 for (int64_t i = 0; i < N; i++) {
                     const char* line = from + i * t.from_row;
                     if (n == N)
@@ -208,6 +217,7 @@ inline void turn(const Turn& t, int64_t rows, int64_t columns) {
                     else
                         copy_short(x + i * CACHE_LINE, line, n * SIZE);
                     if (more) __builtin_prefetch(line + ahead);
+                    if (more && ragged) __builtin_prefetch(line + ahead + CACHE_LINE - 1);
                 }
                 if (!PAST && more) {
                     const int64_t next = across ? N * SIZE : N * t.to_column - (r - first) * SIZE;

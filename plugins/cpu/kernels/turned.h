@@ -73,17 +73,74 @@ template <int SIZE>
 JF_INLINE View as_lines(const View& block, char* buffer) {
     if (has_lines<SIZE>(block)) return block;
     const View to = dense_in<SIZE>(buffer, block);
-    turn<SIZE, false>({block.data, block.stride[3], block.stride[2], buffer, SIZE, to.stride[2]}, block.shape[3],
-                      block.shape[2]);
+    turn<SIZE, false, false>({block.data, block.stride[3], block.stride[2], buffer, SIZE, to.stride[2]}, block.shape[3],
+                             block.shape[2]);
     return to;
 }
 
-// Lines without gaps to where a block lies.
+// Asks for piece i of a block, which is needed soon: a row, or where its columns lie together a column.
 template <int SIZE>
-JF_INLINE void store_lines(const View& lines, const View& block) {
-    turn<SIZE, false>({lines.data, lines.stride[2], SIZE, block.data, block.stride[2], block.stride[3]}, block.shape[2],
-                      block.shape[3]);
+JF_INLINE void ask_for(const View& block, int64_t i) {
+    const bool lines = has_lines<SIZE>(block);
+    const int along = lines ? 3 : 2, other = lines ? 2 : 3;
+    if (i >= block.shape[other] || block.stride[other] == 0) return;
+    const char* const piece = block.data + i * block.stride[other];
+    const int64_t nbytes = block.stride[along] == SIZE ? block.shape[along] * SIZE : SIZE;
+    for (int64_t at = 0; at < nbytes; at += CACHE_LINE) __builtin_prefetch(piece + at);
+    __builtin_prefetch(piece + nbytes - 1);
 }
+
+// The same view with its last axis and another one exchanged.
+JF_INLINE View exchanged(View v, int axis) {
+    const int64_t n = v.shape[axis], stride = v.stride[axis];
+    v.shape[axis] = v.shape[3], v.stride[axis] = v.stride[3];
+    v.shape[3] = n, v.stride[3] = stride;
+    return v;
+}
+
+// Whether a block's lines, which run along an axis, are whole cache lines.
+template <int SIZE>
+JF_INLINE bool whole_lines(const View& block, int along) {
+    return block.stride[along] == SIZE && uintptr_t(block.data) % CACHE_LINE == 0 &&
+           block.stride[5 - along] % CACHE_LINE == 0 && block.shape[along] * SIZE % CACHE_LINE == 0;
+}
+
+// Lines without gaps to where a block with whole lines lies, past the caches.
+template <int SIZE>
+JF_INLINE void copy_past_caches(const View& lines, const View& block) {
+    const int64_t nbytes = block.shape[3] * SIZE;
+    for (int64_t r = 0; r < block.shape[2]; r++)
+        for (int64_t i = 0; i < nbytes; i += int64_t(sizeof(vb))) {
+            vb v;
+            memcpy(&v, lines.data + r * lines.stride[2] + i, sizeof v);
+            store_past_caches(block.data + r * block.stride[2] + i, v);
+        }
+}
+
+// Where the lines of a block's result are made, and how they come to where the block lies.
+template <int SIZE>
+struct Target {
+    View block, made;
+    bool past_lines, past_turned;
+
+    // past: the result is too large for the caches. buffer: Blocks::NBYTES.
+    JF_INLINE Target(const View& out, bool past, char* buffer)
+        : block(out),
+          made(out),
+          past_lines(past && whole_lines<SIZE>(out, 3)),
+          past_turned(past && whole_lines<SIZE>(out, 2)) {
+        if (past_lines || !has_lines<SIZE>(out)) made = dense_in<SIZE>(buffer, out);
+    }
+    JF_INLINE void store() const {
+        if (past_lines) return copy_past_caches<SIZE>(made, block);
+        if (made.data == block.data) return;
+        const Turn t{made.data, made.stride[2], SIZE, block.data, block.stride[2], block.stride[3]};
+        if (past_turned)
+            turn<SIZE, true, false>(t, block.shape[2], block.shape[3]);
+        else
+            turn<SIZE, false>(t, block.shape[2], block.shape[3]);
+    }
+};
 
 }  // namespace
 }  // namespace jackfield

@@ -35,9 +35,10 @@ struct Unary {
     static void rows(const Op& op, const Step& s, const Team& team) {
         const View &x = s.in[0], &out = s.out;
         const bool lines = dense_rows(x) && dense_rows(out);
-        const int turned =
-            turned_axis<bytes_of<D>>(x) >= 0 ? turned_axis<bytes_of<D>>(x) : turned_axis<bytes_of<D>>(out);
-        if (turned >= 0) return blocks<D>(op, s, turned, team);
+        constexpr int size = bytes_of<D>;
+        const int of_x = turned_axis<size>(x), of_out = turned_axis<size>(out);
+        if (of_x >= 0 && of_out < 0) return blocks<D>(op, exchanged(x, of_x), exchanged(out, of_x), of_x, team);
+        if (of_x >= 0 || of_out >= 0) return blocks<D>(op, x, out, of_x >= 0 ? of_x : of_out, team);
         const Share part = share(out.rows(), team);
         RowWalk walk(out.shape, part.begin);
         for (int64_t r = part.begin; r < part.end; r++, walk.next()) {
@@ -49,18 +50,24 @@ struct Unary {
     }
 
     template <DType D>
-    static void blocks(const Op& op, const Step& s, int axis, const Team& team) {
-        const Blocks all(s.out.shape, axis, bytes_of<D>);
+    static void blocks(const Op& op, const View& whole_x, const View& whole_out, int axis, const Team& team) {
+        constexpr int size = bytes_of<D>;
+        const Blocks all(whole_out.shape, axis, size);
+        const bool past = whole_out.size() * size >= PAST_CACHES;
         alignas(CACHE_LINE) char buffer[Blocks::NBYTES], made[Blocks::NBYTES];
         const Share part = share(all.count(), team);
         for (int64_t i = part.begin; i < part.end; i++) {
-            const View out = all.of(s.out, i), x = as_lines<bytes_of<D>>(all.of(s.in[0], i), buffer);
-            const bool direct = has_lines<bytes_of<D>>(out);
-            const View to = direct ? out : dense_in<bytes_of<D>>(made, out);
-            for (int64_t r = 0; r < out.shape[2]; r++)
-                unary_line<Op, D>(op, x.data + r * x.stride[2], to.data + r * to.stride[2], out.last());
-            if (!direct) store_lines<bytes_of<D>>(to, out);
+            const View out = all.of(whole_out, i), x = as_lines<size>(all.of(whole_x, i), buffer);
+            const View next = all.of(whole_x, i + 1 < part.end ? i + 1 : i);
+            const Target<size> target(out, past, made);
+            for (int64_t r = 0; r < out.shape[2]; r++) {
+                unary_line<Op, D>(op, x.data + r * x.stride[2], target.made.data + r * target.made.stride[2],
+                                  out.last());
+                ask_for<size>(next, r);
+            }
+            target.store();
         }
+        if (past) settle();
     }
 
     template <DType D>
