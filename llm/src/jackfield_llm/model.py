@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 import jackfield as jf
 from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
+from jackfield_llm.embedding import EncoderPlans, chosen_pooling, text_list, vectors
+from jackfield_llm.encoder import EncoderGraphs
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
 from jackfield_llm.sampling import Sampler
@@ -119,15 +121,21 @@ class Model:
             self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
             self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
             weights = Weights(self._file)
-            dtype = CACHE_DTYPES[cache_dtype]
-            self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype)
+            self._graphs = self._built(weights, CACHE_DTYPES[cache_dtype])
             self._check_vocabulary()
             self.session = jf.Session(device, policy=policy)
-            rows = _first_rows(self.session.devices, self._rows)
-            graph = self._graphs.graph(rows, "last")
-            weights.check_all_used()
             self._pins = pins
-            self._plans = {(rows, "last"): self.session.compile(graph, pins=pins)}
+            self._plans: dict[tuple[int, str], jf.Plan] = {}
+            self._encoder: EncoderPlans | None = None
+            if isinstance(self._graphs, EncoderGraphs):
+                self._graphs.graph(1, 1)
+                weights.check_all_used()
+                self._encoder = EncoderPlans(self._graphs, self.session, batch=batch, pins=pins)
+            else:
+                rows = _first_rows(self.session.devices, self._rows)
+                graph = self._graphs.graph(rows, "last")
+                weights.check_all_used()
+                self._plans[rows, "last"] = self.session.compile(graph, pins=pins)
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -144,6 +152,11 @@ class Model:
         self._lock = threading.RLock()
         self._ids: list[int] = []  # what the cache holds
         self._torn = False  # a call ended early: what the cache holds is not known
+
+    def _built(self, weights: Weights, cache_dtype: jf.DType) -> Transformer | EncoderGraphs:
+        if self.config.encoder is None:
+            return Transformer(self.config, weights, context=self.context, cache_dtype=cache_dtype)
+        return EncoderGraphs(self.config, self.config.encoder, weights, context=self.context)
 
     # ---- text
 
@@ -177,11 +190,15 @@ class Model:
     @property
     def device_names(self) -> str:
         """The devices that evaluate tokens, such as "cpu:0"."""
+        if self._encoder is not None:
+            return "+".join(self._encoder.first.devices)
         first = next(iter(self._plans.values()))
         return "+".join(self._plans.get((1, "last"), first).devices)
 
     def explain(self) -> str:
-        """Which device does what when one token is evaluated, and why."""
+        """Which device does what when one token is evaluated, or by an encoder a short text, and why."""
+        if self._encoder is not None:
+            return str(self._encoder.first.explain())
         if (1, "last") not in self._plans:
             with self._alone():
                 self._plan(1, "last")
@@ -232,6 +249,42 @@ class Model:
             del self._ids[same:]
             return self._append(known[same:]), same
 
+    def embed(
+        self, texts: Iterable[str | Sequence[int]], *, pooling: str | None = None, normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """One vector for each text: f32 [texts, width].
+
+        texts: each a text, to which the tokens for begin and end are added that the file asks for, or ids as they are.
+        pooling: which of the vectors that the model makes of the tokens it is: their "mean", that of the first ("cls")
+            or the "last". None: what the file says, else the mean, and of a decoder the last.
+        normalize: to the length 1.
+        A decoder's vectors are what its logits are made of; its cache holds the last text afterwards.
+        Raises: ContextOverflow for a text that is too long, ModelError for one without a token and for a pooling we
+        lack, before anything is evaluated.
+        """
+        way = chosen_pooling(pooling, self.config)
+        known = [self._embedded_ids(text, number) for number, text in enumerate(text_list(texts))]
+        with self._alone():
+            made = self._decoded_rows(known) if self._encoder is None else self._encoder.rows(known)
+            return vectors(made, (len(known), self.config.width), way, normalize=normalize)
+
+    def _embedded_ids(self, text: object, number: int) -> list[int]:
+        if isinstance(text, str):
+            ids: Any = self.tokenizer.encode(text, add_special=True)
+        elif isinstance(text, (Sequence, np.ndarray)) and not isinstance(text, (bytes, bytearray, memoryview)):
+            ids = text
+        else:
+            raise ModelError(f"texts[{number}] is a {type(text).__name__}: must be a text or a list of ids")
+        known = self._checked(ids, past=0)
+        if not known:
+            raise ModelError(f"texts[{number}] has no tokens, and the file adds none: must have at least one")
+        return known
+
+    def _decoded_rows(self, texts: Sequence[list[int]]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for number, ids in enumerate(texts):
+            self._ids.clear()
+            yield number, np.concatenate(list(self._evaluate(ids, "none")))
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """No other thread evaluates; the cache is what `_ids` says."""
@@ -254,10 +307,10 @@ class Model:
         row: NDArray[np.float32] = last[0]
         return row
 
-    def _evaluate(self, ids: list[int], logits: Literal["last", "all"]) -> Iterator[NDArray[np.float32]]:
-        """Run the plans over `ids`; logits of the last row, or of all real rows, of each."""
+    def _evaluate(self, ids: list[int], logits: Literal["last", "all", "none"]) -> Iterator[NDArray[np.float32]]:
+        """Run the plans over `ids`; logits of the last row, or of all real rows, of each. "none": see `Transformer`."""
         at = 0
-        for rows in chunk_rows(len(ids), self._rows if logits == "last" else LOGIT_ROWS):
+        for rows in chunk_rows(len(ids), LOGIT_ROWS if logits == "all" else self._rows):
             part = ids[at : at + rows]
             out = self._run(self._plan(rows, logits), rows, part)
             yield out if logits == "last" else out[rows - len(part) :]
@@ -275,13 +328,25 @@ class Model:
         self._torn = False
         return out
 
-    def _plan(self, rows: int, logits: Literal["last", "all"]) -> jf.Plan:
-        key = (rows, "last" if rows == 1 else logits)
+    def _plan(self, rows: int, logits: Literal["last", "all", "none"]) -> jf.Plan:
+        key = (rows, "last" if rows == 1 and logits == "all" else logits)
         if key not in self._plans:
-            self._plans[key] = self.session.compile(self._graphs.graph(rows, logits), pins=self._pins)
+            self._plans[key] = self.session.compile(self._transformer.graph(rows, logits), pins=self._pins)
         return self._plans[key]
 
+    @property
+    def _transformer(self) -> Transformer:
+        """Raises ModelError for an encoder."""
+        if isinstance(self._graphs, Transformer):
+            return self._graphs
+        raise ModelError(f"a {self.config.architecture} model makes no logits and writes no text: call embed")
+
     def _known(self, ids: Sequence[int], *, past: int) -> list[int]:
+        """As `_checked`, of a model that makes logits. Raises ModelError for one that makes none."""
+        self._transformer  # noqa: B018 - refuses an encoder
+        return self._checked(ids, past=past)
+
+    def _checked(self, ids: Sequence[int], *, past: int) -> list[int]:
         """The ids as a list.
 
         Raises: ModelError for what is no token, ContextOverflow for too many of them after `past` others.

@@ -42,8 +42,11 @@ class Transformer:
         )
         self._feed_forward = FeedForward(self._parts)
 
-    def graph(self, rows: int, logits: Literal["last", "all"]) -> jf.Tensor:
-        """Logits f32 of the last row, [1, vocabulary], or of all rows, [rows, vocabulary]."""
+    def graph(self, rows: int, logits: Literal["last", "all", "none"]) -> jf.Tensor:
+        """Logits f32 of the last row, [1, vocabulary], or of all rows, [rows, vocabulary].
+
+        "none": what they would be made of, [rows, width].
+        """
         c = self.config
         i = Inputs(
             jf.input("tokens", (rows,), jf.i32),
@@ -59,7 +62,10 @@ class Transformer:
             wanted = 1 if logits == "last" and number == len(c.layers) - 1 else rows
             x = self._block(x, number, layer, i, wanted)
         head = self.weights.maybe("output.weight", (self.vocabulary, c.width))
-        y = ops.linear(self._parts.norm(x, "output_norm"), embeddings if head is None else head)
+        normed = self._parts.norm(x, "output_norm")
+        if logits == "none":
+            return normed
+        y = ops.linear(normed, embeddings if head is None else head)
         if c.softcap:
             y = ops.scale(ops.tanh(ops.scale(y, scale=1.0 / c.softcap)), scale=c.softcap)
         return y
