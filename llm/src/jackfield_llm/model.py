@@ -177,6 +177,7 @@ class Model:
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a dialogue up to where the model answers. Special tokens inside a message stay plain text."""
+        self._writer()
         return self.template.encode(messages, self.tokenizer)
 
     def raw_ids(self, text: str) -> list[int]:
@@ -331,19 +332,18 @@ class Model:
     def _plan(self, rows: int, logits: Literal["last", "all", "none"]) -> jf.Plan:
         key = (rows, "last" if rows == 1 and logits == "all" else logits)
         if key not in self._plans:
-            self._plans[key] = self.session.compile(self._transformer.graph(rows, logits), pins=self._pins)
+            self._plans[key] = self.session.compile(self._writer().graph(rows, logits), pins=self._pins)
         return self._plans[key]
 
-    @property
-    def _transformer(self) -> Transformer:
-        """Raises ModelError for an encoder."""
+    def _writer(self) -> Transformer:
+        """The builder of graphs with logits. Raises ModelError for an encoder, which has none."""
         if isinstance(self._graphs, Transformer):
             return self._graphs
         raise ModelError(f"a {self.config.architecture} model makes no logits and writes no text: call embed")
 
     def _known(self, ids: Sequence[int], *, past: int) -> list[int]:
         """As `_checked`, of a model that makes logits. Raises ModelError for one that makes none."""
-        self._transformer  # noqa: B018 - refuses an encoder
+        self._writer()
         return self._checked(ids, past=past)
 
     def _checked(self, ids: Sequence[int], *, past: int) -> list[int]:
