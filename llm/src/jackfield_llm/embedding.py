@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,9 @@ import jackfield as jf
 from jackfield_llm.encoder import EncoderGraphs
 from jackfield_llm.errors import ModelError
 from jackfield_llm.hyperparameters import Config
+from jackfield_llm.tokenizer import Tokenizer
 
-__all__ = ["POOLINGS", "EncoderPlans", "batches", "chosen_pooling", "pooled", "row_counts", "text_list", "vectors"]
+__all__ = ["POOLINGS", "EncoderPlans", "batches", "chosen_pooling", "id_lists", "pooled", "row_counts", "vectors"]
 
 POOLINGS = ("mean", "cls", "last")
 FIRST_ROWS = 32  # of the plan that load makes
@@ -36,11 +38,23 @@ def chosen_pooling(pooling: str | None, config: Config) -> str:
     return found
 
 
-def text_list(texts: object) -> list[object]:
-    """The texts one by one. Raises ModelError for a single one, whose letters would be taken for texts."""
+def id_lists(texts: object, tokenizer: Tokenizer) -> list[Any]:
+    """The ids of each text, framed as the file says; of what is no text as they are, and not looked at.
+
+    Raises: ModelError for a single text, whose letters would be taken for texts, and for one without a token.
+    """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ModelError(f"texts is a {type(texts).__name__}: must be a list of texts")
-    return list(texts)
+    return [_ids_of(text, number, tokenizer) for number, text in enumerate(texts)]
+
+
+def _ids_of(text: object, number: int, tokenizer: Tokenizer) -> Any:
+    ids = tokenizer.encode(text, add_special=True) if isinstance(text, str) else text
+    if not isinstance(ids, (Sequence, np.ndarray)) or isinstance(ids, (bytes, bytearray, memoryview)):
+        raise ModelError(f"texts[{number}] is a {type(text).__name__}: must be a text or a list of ids")
+    if not len(ids):
+        raise ModelError(f"texts[{number}] has no tokens, and the file adds none: must have at least one")
+    return ids
 
 
 def pooled(rows: Rows, pooling: str) -> Rows:
