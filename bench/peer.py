@@ -24,6 +24,8 @@ from machine import cpu_name
 from peer_sources import IK, LLAMA, RECIPES, PeerError, Recipe, cache_dir, peer_dir, run, unpack, vocabularies
 
 BENCH = Path(__file__).resolve().parent
+RECORDERS = ("llama_logits.cpp", "llama_embeddings.cpp")
+"""Programs that make golden data, on llama.cpp alone."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Peer:
         return self.programs["llama-logits"]
 
     @property
+    def llama_embeddings(self) -> str:
+        return self.programs["llama-embeddings"]
+
+    @property
     def origin(self) -> dict[str, object]:
         """All but the paths: what results tell of a peer."""
         return {key: value for key, value in asdict(self).items() if key != "programs"}
@@ -73,8 +79,8 @@ def build(folder: Path, jobs: int, recipe: Recipe = LLAMA) -> Peer:
         run([tool("cmake"), "--build", out, "-j", str(jobs), "--target", "llama-bench"], folder)
         mark.write_text(cpu_name() + "\n")
     programs = {"llama-bench": str(bench)}
-    for program in ("llama_logits.cpp", "peer_probe.cpp", "peer_matmul.cpp"):
-        if recipe is LLAMA or program != "llama_logits.cpp":
+    for program in (*RECORDERS, "peer_probe.cpp", "peer_matmul.cpp"):
+        if recipe is LLAMA or program not in RECORDERS:
             path = small_program(source, out, recipe, BENCH / program, folder)
             programs[path.name] = str(path)
     native = mark.exists() and mark.read_text().strip() == cpu_name() and "-DGGML_NATIVE=ON" in recipe.flags

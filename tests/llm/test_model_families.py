@@ -180,7 +180,8 @@ def test_a_file_without_architecture_is_no_model(value, opened):
 
 
 def test_the_known_ones_are_all_tested():
-    assert {families.family_files.by_name(name).architecture for name in NAMES} == set(known_architectures())
+    tested = {families.family_files.by_name(name).architecture for name in NAMES}
+    assert tested | {"bert", "nomic-bert"} == set(known_architectures())  # those two by test_embeddings
 
 
 # ---- wrong: tensors

@@ -410,6 +410,9 @@ def test_word_pieces():
     tokenizer = Tokenizer.from_metadata(metadata)
     assert tokenizer.encode("Hello hellO!  é xyz") == [3, 3, 6, 7, 0]
     assert tokenizer.encode("hello", add_special=True) == [1, 3, 2]
+    assert tokenizer.encode("", add_special=True) == [1, 2]
+    flags = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True}  # llama.cpp heeds neither
+    assert Tokenizer.from_metadata(metadata | flags).encode("hello", add_special=True) == [1, 3, 2]
     assert tokenizer.decode([3, 6]) == " hello !"
     metadata["tokenizer.ggml.normalizer.lowercase"] = False
     assert Tokenizer.from_metadata(metadata).encode("Hello") == [0]

@@ -19,7 +19,7 @@ from jackfield_llm.model import CACHE_DTYPES, Model, load
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import DEFAULT, resolve
 
-__all__ = ["chat", "generate", "quietly"]
+__all__ = ["chat", "generate", "quietly", "standard_input"]
 
 _INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
@@ -82,7 +82,7 @@ def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
     """
     with quietly():
         if prompt == "-":
-            prompt = _input().read()
+            prompt = standard_input().read()
         _generate(prompt, options, raw=raw, as_json=as_json)
 
 
@@ -112,13 +112,13 @@ def chat(*, as_json: bool, **options: Any) -> None:
 
 def _ask() -> str:
     """The next question; "" when there is none. The sign that it is awaited is no part of the output."""
-    stdin = _input()
+    stdin = standard_input()
     if stdin.isatty():
         click.echo("> ", nl=False, err=True)
     return stdin.readline().strip()
 
 
-def _input() -> TextIO:
+def standard_input() -> TextIO:
     """Standard input; nothing where the program was started without one."""
     return io.StringIO() if sys.stdin is None else sys.stdin
 

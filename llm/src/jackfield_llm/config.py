@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jackfield_llm.config_encoder import check_causal, read_bert, read_nomic_bert, read_pooling
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
@@ -29,7 +30,10 @@ def read_config(metadata: Mapping[str, Any]) -> Config:
         raise ModelError(
             f"architecture {shown(architecture)} is not known here; known: {', '.join(known_architectures())}"
         )
-    return _READERS[architecture](Keys(metadata, architecture))
+    keys = Keys(metadata, architecture)
+    config = _READERS[architecture](keys)
+    check_causal(keys, causal=config.encoder is None)
+    return replace(config, pooling=read_pooling(keys))
 
 
 def known_architectures() -> list[str]:
@@ -190,6 +194,7 @@ def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
 
 
 _READERS: dict[str, Callable[[Keys], Config]] = {
+    "bert": read_bert,
     "deepseek2": _deepseek2,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
@@ -198,6 +203,7 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "mamba": read_mamba,
     "mamba2": read_mamba2,
     "mistral3": _mistral3,
+    "nomic-bert": read_nomic_bert,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

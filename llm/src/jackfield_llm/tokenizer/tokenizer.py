@@ -176,10 +176,10 @@ class Tokenizer:
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
         words = self._vocabulary
+        if words.kind == "bert":  # both, whatever the file's flags say: no such model was made without them
+            return [_known(words.bos, "bos"), *ids, _known(words.separator, "seperator")]
         first = [_known(words.bos, "bos")] if words.add_bos else []
         last = [_known(words.eos, "eos")] if words.add_eos else []
-        if words.kind == "bert":
-            last = [_known(words.separator, "seperator")]
         return [*first, *ids, *last]
 
 
