@@ -181,7 +181,7 @@ def test_no_plan_has_a_copy_inserted(name, device, path):
     ids = golden(name)["ids"].tolist()
     with load(path(name), device) as ours:
         ours.embed([ids, ids[:3], ids[:4], ids[:1]])
-        plans = ours._plans if ours._encoder is None else ours._encoder._plans
+        plans = ours._decoder.plans if ours._encoder is None else ours._encoder._plans
         assert len(plans) > 1
         assert [plan.explain().to_dict()["inserted"] for plan in plans.values()] == [[]] * len(plans)
 
@@ -278,7 +278,7 @@ def test_wrong_texts(name, loaded):
         ours.embed([[1], []])
     with pytest.raises(ModelError, match=r"^tokens are \[1\.5\]: must be a list of whole numbers$"):
         ours.embed([[1.5]])
-    for token in (-1, ours._graphs.vocabulary):
+    for token in (-1, ours._vocabulary):
         with pytest.raises(ModelError, match=rf"^token {token} lies outside the vocabulary of"):
             ours.embed([[1], [token]])
 

@@ -258,7 +258,7 @@ class Held:
 def test_a_second_call_at_the_same_time_is_busy(model):
     ids = [10, 11, 12]
     model.advance(ids)
-    held = model._plans[1, "last"] = Held(model._plan(1, "last"))
+    held = model._decoder.plans[1, "last"] = Held(model._decoder.plan(1, "last"))
     thread = threading.Thread(target=model.decode, args=(13,))
     thread.start()
     try:
@@ -281,7 +281,7 @@ def test_a_second_call_at_the_same_time_is_busy(model):
 
 def test_one_answer_in_two_threads_is_busy(model):
     answer = model.answer([10], max_tokens=3)
-    held = model._plans[1, "last"] = Held(model._plan(1, "last"))
+    held = model._decoder.plans[1, "last"] = Held(model._decoder.plan(1, "last"))
     thread = threading.Thread(target=lambda: list(answer))
     thread.start()
     try:
@@ -424,7 +424,7 @@ def test_a_prompt_is_a_text(prompt, raw, chat_path):
 
 
 def test_wrong_wishes_are_told_before_anything_is_evaluated(model):
-    model._plans.clear()  # evaluating would need one
+    model._decoder.plans.clear()  # evaluating would need one
     for wrong, error, text in (
         ({"max_tokens": -1}, ModelError, "max_tokens -1"),
         ({"max_tokens": 1.5}, ModelError, "max_tokens 1.5"),

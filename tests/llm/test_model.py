@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import jackfield as jf
 import jackfield_llm
 from jackfield_llm import ContextOverflow, ModelError, TokenizerError
-from jackfield_llm.model import LOGIT_ROWS, PASS_ROWS, ROWS, chunk_rows
+from jackfield_llm.decoding import LOGIT_ROWS, PASS_ROWS, ROWS, chunk_rows
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_cuts(tokens, chunks):
 def test_no_plan_is_larger_than_the_batch(batch, family_path, monkeypatch):
     with jackfield_llm.load(family_path("llama"), "reference", context=64, batch=batch) as model:
         made = []
-        plan = model._plan
-        monkeypatch.setattr(model, "_plan", lambda rows, logits: made.append(rows) or plan(rows, logits))
+        plan = model._decoder.plan
+        monkeypatch.setattr(model._decoder, "plan", lambda rows, logits: made.append(rows) or plan(rows, logits))
         last = model.prefill([5] * 40)
         assert max(made) == batch
         assert families.nmse(last, model.logits([5] * 40)[-1]) < 1e-5
@@ -273,7 +273,7 @@ def test_what_a_device_can_not_do_is_an_error_of_loading(simulated, policy, erro
 def test_loading_makes_the_plan_of_a_prompt(batch, rows, family_path):
     ids = [7, 3, 9]
     with jackfield_llm.load(family_path("llama"), "reference", context=64, batch=batch) as model:
-        assert list(model._plans) == [(rows, "last")]
+        assert list(model._decoder.plans) == [(rows, "last")]
         assert model.device_names == "reference:0"
         assert all(name in model.session.states for name in ("k0", "v0"))
         first = model.prefill(ids)
@@ -281,7 +281,7 @@ def test_loading_makes_the_plan_of_a_prompt(batch, rows, family_path):
         model.reset()
         model.prefill(ids[:-1])
         assert families.nmse(model.decode(ids[-1]), first) < 1e-9
-        assert (1, "last") in model._plans
+        assert (1, "last") in model._decoder.plans
 
 
 def test_the_report_on_one_token_needs_none_evaluated(family_path):
@@ -294,7 +294,7 @@ def test_the_report_on_one_token_needs_none_evaluated(family_path):
 
 def test_of_several_devices_one_token_decides(family_path):
     with jf.sim(), jackfield_llm.load(family_path("llama"), "sim+reference", context=16) as one:
-        assert list(one._plans) == [(32, "last")]  # the reference is a last resort
+        assert list(one._decoder.plans) == [(32, "last")]  # the reference is a last resort
     with jf.sim(parts=2), jackfield_llm.load(family_path("llama"), "sim:0:0+sim:0:1", context=16) as two:
         assert list(two._plans) == [(1, "last")]
 

@@ -105,7 +105,7 @@ def test_a_cache_of_q8_0_takes_half(family_path):
     held = {}
     for dtype in ("f16", "q8_0"):
         with load(family_path("qwen3"), cache_dtype=dtype) as ours:
-            held[dtype] = ours._plan(1, "last").memory()["reference:0"]["states"]
+            held[dtype] = ours._decoder.plan(1, "last").memory()["reference:0"]["states"]
     assert held["q8_0"] / held["f16"] == pytest.approx(34 / 64, rel=0.05)
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_copied_to_be_read(name, device, family_path):
     """Kernels take the strides that the graphs give them."""
     with load(family_path(name), device) as ours:
         for rows, logits in ((1, "last"), (4, "last"), (32, "all")):
-            report = str(ours._plan(rows, logits).explain())
+            report = str(ours._decoder.plan(rows, logits).explain())
             assert report.startswith("cpu:0")
             assert not re.findall(r".*(?:contiguous|copy)\.\d+.*", report)
 

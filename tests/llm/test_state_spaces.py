@@ -126,7 +126,7 @@ def test_padding_leaves_states_alone(name, count, family_path):
 
 def newest(model, name):
     """The state after the last token."""
-    slot = model._checkpoints.slot(len(model.cached))
+    slot = model._decoder.checkpoints.slot(len(model.cached))
     return model.session.states[name].read()[slot].copy()
 
 

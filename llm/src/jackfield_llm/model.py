@@ -10,18 +10,18 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 import jackfield as jf
 from jackfield_llm.config import Config, read_config
+from jackfield_llm.decoding import ROWS, Decoder
 from jackfield_llm.embedding import EncoderPlans, chosen_pooling, id_lists, vectors
 from jackfield_llm.encoder import EncoderGraphs
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
-from jackfield_llm.recurrent import Checkpoints, fed, slot_count, snapshot_count
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import resolve
 from jackfield_llm.tokenizer import Tokenizer
@@ -31,14 +31,10 @@ from jackfield_llm.weights import Weights
 if TYPE_CHECKING:
     from jackfield_llm.chat import ChatTemplate
 
-__all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
+__all__ = ["CACHE_DTYPES", "Model", "load"]
 
-ROWS = (1, 4, 32, 128, 512)  # row counts of plans; a prompt is cut into these
-LOGIT_ROWS = (1, 4, 32, 128)  # row counts of plans that return logits of every row, which are long
 MOST_ROLLBACK = 64  # a draft of more tokens is seldom right
 BATCH = 128  # on CPUs, larger plans are 1 % faster and need 10 MB more
-FIRST_ROWS = 32  # of the plan that load makes: few prompts are shorter, and longer ones mostly end in such a part
-PASS_ROWS = 20  # a plan more costs about as much as so many rows: a pass over the weights, and once its making
 DEFAULT_CONTEXT = 4096
 CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32, "bf16": jf.bf16, "q8_0": jf.q8_0}
 
@@ -105,27 +101,6 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def chunk_rows(tokens: int, sizes: Sequence[int] = ROWS) -> list[int]:
-    """How to cut a prompt into plans: row counts, of which only the last may be larger than what is left for it.
-
-    A plan costs its rows and one pass over the weights; the cheapest cut wins.
-    """
-    largest = sizes[-1]
-    whole = max(0, tokens - 1) // largest
-    return [largest] * whole + (_cut(tokens - whole * largest, sizes)[1] if tokens else [])
-
-
-def _cut(left: int, sizes: Sequence[int]) -> tuple[int, list[int]]:
-    """Cost and row counts of the cheapest cut; left: at least 1, at most the largest size."""
-    fitting = next(n for n in sizes if n >= left)
-    best = (fitting + PASS_ROWS, [fitting])
-    if fitting > left:
-        part = max(n for n in sizes if n < left)
-        cost, chunks = _cut(left - part, sizes)
-        best = min(best, (part + PASS_ROWS + cost, [part, *chunks]))
-    return best
-
-
 class Model:
     """One model on one device selection. Calls are serial: a second one at the same time raises jackfield's Busy.
 
@@ -152,29 +127,24 @@ class Model:
             raise ModelError(f"batch {batch!r}: must be one of {', '.join(map(str, ROWS))}")
         if isinstance(rollback, bool) or not isinstance(rollback, int) or not 0 <= rollback <= MOST_ROLLBACK:
             raise ModelError(f"rollback {rollback!r}: must be a whole number of tokens, 0 to {MOST_ROLLBACK}")
-        self._rows = tuple(rows for rows in ROWS if rows <= batch)
         self._file = _opened(path)
         try:
             self.config: Config = read_config(self._file.metadata)
             self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
             weights = Weights(self._file)
-            self._graphs = self._built(weights, CACHE_DTYPES[cache_dtype], rollback)
+            graphs = self._built(weights, CACHE_DTYPES[cache_dtype], rollback)
+            self._vocabulary = graphs.vocabulary
             self.session = jf.Session(device, policy=policy)
-            self._pins = pins
-            self._plans: dict[tuple[int, str], jf.Plan] = {}
             self._encoder: EncoderPlans | None = None
-            if isinstance(self._graphs, EncoderGraphs):
-                self._graphs.graph(1, 1)  # asks for every weight, before any is brought to a device
+            self._decoder: Decoder | None = None
+            if isinstance(graphs, EncoderGraphs):
+                graphs.graph(1, 1)  # asks for every weight, before any is brought to a device
                 weights.check_all_used()
                 self._read_tokenizer()
-                self._encoder = EncoderPlans(self._graphs, self.session, batch=batch, pins=pins)
+                self._encoder = EncoderPlans(graphs, self.session, batch=batch, pins=pins)
             else:
-                rows = _first_rows(self.session.devices, self._rows)
-                graph = self._graphs.graph(rows, "last")
-                weights.check_all_used()
-                self._plans[rows, "last"] = self.session.compile(
-                    graph.logits, changes=graph.changes, pins=pins, meanwhile=self._read_tokenizer
-                )
+                self._decoder = Decoder(graphs, self.session, batch=batch, pins=pins)
+                self._decoder.first(weights.check_all_used, meanwhile=self._read_tokenizer)
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -189,10 +159,6 @@ class Model:
             )
         self._template: ChatTemplate | None = None
         self._lock = threading.RLock()
-        self._ids: list[int] = []  # what the cache holds
-        self._again: list[int] = []  # what follows in the text, and must be evaluated again: a state was gone back to
-        self._checkpoints = Checkpoints(slot_count(rollback)) if self.config.recurrent else None
-        self._torn = False  # a call ended early: what the cache holds is not known
 
     def _built(self, weights: Weights, cache_dtype: jf.DType, rollback: int) -> Transformer | EncoderGraphs:
         c, context = self.config, self.context
@@ -238,32 +204,33 @@ class Model:
         """The devices that evaluate tokens, such as "cpu:0"."""
         if self._encoder is not None:
             return "+".join(self._encoder.first.devices)
-        first = next(iter(self._plans.values()))
-        return "+".join(self._plans.get((1, "last"), first).devices)
+        return "+".join(self._writer().plan_of_one().devices)
 
     def explain(self) -> str:
         """Which device does what when one token is evaluated, or by an encoder a short text, and why."""
         if self._encoder is not None:
             return str(self._encoder.first.explain())
-        if (1, "last") not in self._plans:
+        decoder = self._writer()
+        if (1, "last") not in decoder.plans:
             with self._alone():
-                self._plan(1, "last")
-        return str(self._plans[1, "last"].explain())
+                decoder.plan(1, "last")
+        return str(decoder.plans[1, "last"].explain())
 
     @property
     def cached(self) -> tuple[int, ...]:
         """The tokens in the cache."""
-        return () if self._torn else (*self._ids, *self._again)
+        return () if self._decoder is None else self._decoder.cached
 
     def reset(self, keep: int = 0) -> None:
         """Forget all but the first `keep` tokens of the cache."""
         with self._alone():
-            self._rewind(max(0, keep))
+            if self._decoder is not None:
+                self._decoder.rewind(max(0, keep))
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each token of a text that starts afresh: f32 [tokens, vocabulary]."""
         parts = list(self.logit_parts(ids))
-        return np.concatenate(parts) if parts else np.empty((0, self._graphs.vocabulary), np.float32)
+        return np.concatenate(parts) if parts else np.empty((0, self._vocabulary), np.float32)
 
     def logit_parts(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """The same, some rows at a time, as they are evaluated: of a long text they need not all be in memory.
@@ -272,13 +239,13 @@ class Model:
         """
         with self._alone():
             known = self._known(ids, past=0)
-            self._rewind(0)
-            yield from self._evaluate(known, "all")
+            self._writer().rewind(0)
+            yield from self._writer().evaluate(known, "all")
 
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""
         with self._alone():
-            return self._append(self._known(ids, past=len(self._ids) + len(self._again)))
+            return self._writer().append(self._known(ids, past=len(self.cached)))
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """Append one token to the cache; logits after it, f32 [vocabulary]."""
@@ -290,28 +257,7 @@ class Model:
         Returns: logits after the last token, f32 [vocabulary], and how many tokens were reused.
         """
         with self._alone():
-            known = self._known(ids, past=0)
-            same = _common([*self._ids, *self._again] if self._again else self._ids, known[:-1])
-            self._rewind(same)
-            reused = len(self._ids)
-            return self._append(known[same:]), reused
-
-    def _rewind(self, keep: int) -> None:
-        """The cache holds the first `keep` tokens. Recurrent states go back to a checkpoint, from which on the tokens
-        up to there are evaluated again, in front of the next call's.
-        """
-        if self._checkpoints is None:
-            del self._ids[keep:]
-            return
-        text = [*self._ids, *self._again][:keep]
-        at = self._checkpoints.latest(min(len(text), len(self._ids)))
-        if at is None:
-            at = 0
-            self._torn = True
-            self._clear(self._writer().recurrent_states)
-            self._torn = False
-        self._checkpoints.forget(at)
-        self._ids, self._again = text[:at], text[at:]
+            return self._writer().advance(self._known(ids, past=0))
 
     def embed(
         self, texts: Iterable[str | Sequence[int]], *, pooling: str | None = None, normalize: bool = True
@@ -329,92 +275,25 @@ class Model:
         way = chosen_pooling(pooling, self.config)
         known = [self._checked(ids, past=0) for ids in id_lists(texts, self.tokenizer)]
         with self._alone():
-            made = self._decoded_rows(known) if self._encoder is None else self._encoder.rows(known)
+            made = self._writer().rows(known) if self._encoder is None else self._encoder.rows(known)
             return vectors(made, (len(known), self.config.width), way, normalize=normalize)
-
-    def _decoded_rows(self, texts: Sequence[list[int]]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for number, ids in enumerate(texts):
-            self._rewind(0)
-            yield number, np.concatenate(list(self._evaluate(ids, "none")))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other thread evaluates; the cache is what `_ids` says."""
+        """No other thread evaluates; the cache is what the decoder says."""
         if not self._lock.acquire(blocking=False):
             raise jf.errors.Busy("another call of this model is under way")
         try:
-            if self._torn:
-                self._ids, self._again = [], []
-                self._clear(self.session.states)
-                self._torn = False
+            if self._decoder is not None:
+                self._decoder.mend()
             yield
         finally:
             self._lock.release()
 
-    def _clear(self, states: Iterable[str]) -> None:
-        """Zeros in these, among which are all recurrent ones."""
-        for name in states:
-            self.session.states[name].clear()
-        if self._checkpoints is not None:
-            self._checkpoints.cleared()
-
-    def _append(self, ids: list[int]) -> NDArray[np.float32]:
-        if not ids:
-            raise ModelError("no tokens to evaluate: the prompt is empty")
-        *_, last = self._evaluate([*self._again, *ids], "last")
-        row: NDArray[np.float32] = last[0]
-        return row
-
-    def _evaluate(self, ids: list[int], logits: Literal["last", "all", "none"]) -> Iterator[NDArray[np.float32]]:
-        """Run the plans over `ids`; logits of the last row, or of all real rows, of each. "none": see `Transformer`."""
-        at = 0
-        for rows in chunk_rows(len(ids), LOGIT_ROWS if logits == "all" else self._rows):
-            part = ids[at : at + rows]
-            out = self._run(self._plan(rows, logits), rows, part)
-            yield out if logits == "last" else out[rows - len(part) :]
-            at += len(part)
-
-    def _run(self, plan: jf.Plan, rows: int, ids: list[int]) -> NDArray[np.float32]:
-        past, pad = len(self._ids), rows - len(ids)
-        columns = np.arange(past, past + len(ids), dtype=np.int32)
-        tokens, positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
-        tokens[pad:], positions[pad:], slots[pad:] = ids, columns, columns
-        kv_len = np.array([past + len(ids)], np.int32)
-        feeds: dict[str, NDArray[Any]] = {"tokens": tokens, "positions": positions, "slots": slots, "kv_len": kv_len}
-        targets = self._recurrent_feeds(feeds, rows, len(ids))
-        if targets:
-            feeds = {name: feeds[name] for name in plan.inputs}
-        self._torn = True  # set before, so that no interrupt can come between the writing and the knowing
-        out: NDArray[np.float32] = plan(**feeds)
-        self._ids += ids
-        del self._again[: len(ids)]
-        if self._checkpoints is not None:
-            self._checkpoints.store(past, len(ids), targets)
-        self._torn = False
-        return out
-
-    def _recurrent_feeds(self, feeds: dict[str, NDArray[Any]], rows: int, tokens: int) -> list[int]:
-        """Add what recurrent layers read of a call of so many tokens; the slots that take its states, newest first."""
-        kind, checkpoints = self.config.recurrent, self._checkpoints
-        if kind is None or checkpoints is None:
-            return []
-        snapshots = snapshot_count(kind, rows, self._writer().rollback)
-        targets = checkpoints.targets(len(self._ids), min(snapshots, tokens))
-        source = checkpoints.slot(len(self._ids))
-        feeds |= fed(rows, rows - tokens, source, targets + [-1] * (snapshots - len(targets)), kind)
-        return targets
-
-    def _plan(self, rows: int, logits: Literal["last", "all", "none"]) -> jf.Plan:
-        key = (rows, "last" if rows == 1 and logits == "all" else logits)
-        if key not in self._plans:
-            graph = self._writer().graph(rows, logits)
-            self._plans[key] = self.session.compile(graph.logits, changes=graph.changes, pins=self._pins)
-        return self._plans[key]
-
-    def _writer(self) -> Transformer:
-        """The builder of graphs with logits. Raises ModelError for an encoder, which has none."""
-        if isinstance(self._graphs, Transformer):
-            return self._graphs
+    def _writer(self) -> Decoder:
+        """What evaluates tokens one after the other. Raises ModelError for an encoder, which has none."""
+        if self._decoder is not None:
+            return self._decoder
         raise ModelError(f"a {self.config.architecture} model makes no logits and writes no text: call embed")
 
     def _known(self, ids: Sequence[int], *, past: int) -> list[int]:
@@ -433,8 +312,8 @@ class Model:
             raise ModelError(f"tokens are {ids!r:.60}: must be a list of whole numbers") from None
         self.check_room(past + len(known))
         for token in known:
-            if not 0 <= token < self._graphs.vocabulary:
-                raise ModelError(f"token {token} lies outside the vocabulary of {self._graphs.vocabulary}")
+            if not 0 <= token < self._vocabulary:
+                raise ModelError(f"token {token} lies outside the vocabulary of {self._vocabulary}")
         return known
 
     def check_room(self, tokens: int) -> None:
@@ -456,7 +335,7 @@ class Model:
         self._check_vocabulary()
 
     def _check_vocabulary(self) -> None:
-        rows, words = self._graphs.vocabulary, self.tokenizer.vocab_size
+        rows, words = self._vocabulary, self.tokenizer.vocab_size
         if rows != words:
             raise ModelError(f"tensor token_embd.weight has {rows} rows, the vocabulary {words} tokens: must be equal")
 
@@ -525,14 +404,6 @@ class Model:
         self.close()
 
 
-def _first_rows(devices: Sequence[str], sizes: Sequence[int]) -> int:
-    """Rows of the first plan. Of several devices the steps of one token choose, since most of the time goes there; the
-    reference, a last resort, does not count.
-    """
-    several = sum(not name.startswith("reference") for name in devices) > 1
-    return 1 if several else max(rows for rows in sizes if rows <= FIRST_ROWS)
-
-
 def _opened(path: Path) -> jf.gguf.File:
     try:
         return jf.gguf.open(path)
@@ -544,11 +415,3 @@ def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise ModelError(f"{what} is a {type(value).__name__}: must be a text")
     return value
-
-
-def _common(have: list[int], want: list[int]) -> int:
-    """Length of the common beginning."""
-    shorter = min(len(have), len(want))
-    if have[:shorter] == want[:shorter]:  # the usual case, a hundred times as fast as the loop
-        return shorter
-    return next(i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b)
