@@ -7,13 +7,14 @@ FAULTS = {
     # pairs (i, i + half) for (2i, 2i + 1) and the reverse
     "other rotation": {
         "llama", "llama_quantised", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "phi", "phi_long", "gemma2",
-        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite",
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
     },
     "no rotation base": {  # 10000 for the file's
         "llama_rope_freqs", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "mixtral", "qwen3moe", "gpt_oss",
+        "qwen3next",
     },
     "no rope_freqs": {"llama_rope_freqs"},
-    "whole head turns": {"phi_long"},
+    "whole head turns": {"phi_long", "qwen3next", "qwen3next_joined"},
     "factors of the other length": {"phi_long", "phi_short"},
     "no factors": {"phi_long", "phi_short"},
     "no rotation magnitude": {"phi_long", "phi_short", "gpt_oss"},
@@ -26,11 +27,11 @@ FAULTS = {
     # attention
     "heads in other order": {  # query head h with key head h % kv_heads for h // group
         "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
-        "gpt_oss",
+        "gpt_oss", "qwen3next",
     },
     "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
     "no bias": {"qwen2", "gpt_oss"},
-    "no head norms": {"qwen3", "gemma3", "qwen3moe"},
+    "no head norms": {"qwen3", "gemma3", "qwen3moe", "qwen3next", "qwen3next_joined"},
     "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window in every layer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss", "mistral", "phi"},
@@ -39,6 +40,25 @@ FAULTS = {
     "no attention cap": {"gemma2"},
     "no sinks": {"gpt_oss"},
     "no temperature": {"mistral3"},
+    "no gate of attention": {"qwen3next", "qwen3next_joined"},
+    "gates before queries": {"qwen3next", "qwen3next_joined"},
+    "gates behind all queries": {"qwen3next", "qwen3next_joined"},  # for one head's behind its query
+    # gated delta net
+    "no convolution": {"qwen3next", "qwen3next_joined"},
+    "taps reversed": {"qwen3next", "qwen3next_joined"},
+    "no activation after the convolution": {"qwen3next", "qwen3next_joined"},
+    "no unit length": {"qwen3next", "qwen3next_joined"},
+    "key heads in turn": {"qwen3next", "qwen3next_joined"},  # value head h with key head h % key_heads for h // each
+    "joined by part": {"qwen3next_joined"},  # all queries, then all keys, for one key head after the other
+    "alpha before beta": {"qwen3next", "qwen3next_joined"},
+    "no bias of time": {"qwen3next", "qwen3next_joined"},
+    "no decay": {"qwen3next", "qwen3next_joined"},
+    "decay after the token": {"qwen3next", "qwen3next_joined"},
+    "no beta": {"qwen3next", "qwen3next_joined"},
+    "values for their difference": {"qwen3next", "qwen3next_joined"},  # plain linear attention, without the delta rule
+    "no norm of the result": {"qwen3next", "qwen3next_joined"},
+    "no gate of the result": {"qwen3next", "qwen3next_joined"},
+    "sigmoid for SiLU": {"qwen3next", "qwen3next_joined"},
     # latent attention
     "no query norm": {"deepseek2"},
     "no latent norm": {"deepseek2", "deepseek2_lite"},
@@ -50,11 +70,17 @@ FAULTS = {
     "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral"},
     "up before gate": {"phi", "phi_long"},
     # experts
-    "one expert less": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
-    "first experts": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
-    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2"},
+    "one expert less": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+    },
+    "first experts": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+    },
+    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "qwen3next", "qwen3next_joined"},
     "weights normed": {"deepseek2_lite"},
-    "equal weights": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "equal weights": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+    },
     "softmax for sigmoid": {"deepseek2"},
     "no selection bias": {"deepseek2"},
     "selection bias in the weights": {"deepseek2"},
@@ -62,7 +88,8 @@ FAULTS = {
     "groups by their best": {"deepseek2"},  # one expert for the sum of two
     "groups by their sum": {"deepseek2"},  # all experts
     "no expert scale": {"deepseek2"},
-    "no shared experts": {"deepseek2", "deepseek2_lite"},
+    "no shared experts": {"deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined"},
+    "no gate of the shared expert": {"qwen3next", "qwen3next_joined"},
     "no router bias": {"gpt_oss"},
     "no expert bias": {"gpt_oss"},
     "plain SwiGLU": {"gpt_oss"},

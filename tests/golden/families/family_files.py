@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from family_metadata import add_metadata
-from family_sizes import LENGTH, VOCABULARY, Experts, Family, Latent
+from family_sizes import LENGTH, VOCABULARY, Delta, Experts, Family, Latent
 from family_tensors import Floats, tensors, type_of
 from family_vocabularies import TOKENIZERS
 from gguf import ExpertGatingFuncType
@@ -99,6 +99,17 @@ FAMILIES = (
         log_multiplier=0.0707, original_context=16, sharpness=1.2,
         latent=Latent(queries=0, rank=64, plain=32, turned=32, value=32),
         experts=Experts(count=8, used=2, width=64, dense=1, shared=2, scale=1.0, router_gain=1.0),
+    ),
+    Family(
+        "qwen3next", "qwen3next", hidden=64, heads=4, kv_heads=2, head=32, ffn=128, rope_base=1000000.0, rope_dims=16,
+        experts=Experts(count=8, used=3, width=64, shared_width=96),
+        delta=Delta(taps=4, key_heads=2, heads=4, size=32, period=2),
+    ),
+    Family(
+        "qwen3next_joined", "qwen3next", hidden=96, heads=3, kv_heads=1, head=64, ffn=96, rope_base=10000.0,
+        rope_dims=32, tied=True, type=Type.F16,
+        experts=Experts(count=6, used=2, width=48, width_key=False),
+        delta=Delta(taps=3, key_heads=2, heads=6, size=16, recurrent=(False, True), joined=True),
     ),
 )  # fmt: skip
 

@@ -27,6 +27,8 @@ class Experts:
     """Leading layers without experts."""
     shared: int = 0
     """Experts every token takes, as one of so many times the width; 0 leaves the key away."""
+    shared_width: int = 0
+    """Of the one every token takes, which has a gate of its own; 0 leaves the key away."""
     gating: ExpertGatingFuncType | None = None
     norm: bool = False
     """The weights of the chosen are divided by their sum."""
@@ -54,6 +56,28 @@ class Latent:
     turned: int
     """Elements that do; the key's are the same for all heads."""
     value: int
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Layers with a gated delta net, whose state is a matrix a head, between layers with attention."""
+
+    taps: int
+    """Tokens the convolution in front sees, the last one included."""
+    key_heads: int
+    heads: int
+    """Of values; the heads `i * (heads / key_heads)` and so many on have key head `i`."""
+    size: int
+    """Elements of a head."""
+    period: int = 0
+    """Every `period`-th layer has attention: `full_attention_interval`; 0 leaves the key away."""
+    recurrent: tuple[bool, ...] = ()
+    """Which layers have none, where the file lists them: `attention.recurrent_layers`."""
+    joined: bool = False
+    """Queries, keys, values and gates of one key head after the other in one matrix, `ssm_in`."""
+
+    def without_attention(self, layer: int) -> bool:
+        return self.recurrent[layer] if self.recurrent else (layer + 1) % self.period != 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,7 @@ class Family:
     logit_cap: float = 0.0
     experts: Experts | None = None
     latent: Latent | None = None
+    delta: Delta | None = None
 
     def has_experts(self, layer: int) -> bool:
         return self.experts is not None and layer >= self.experts.dense
