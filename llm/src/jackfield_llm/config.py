@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jackfield_llm.config_delta import layers_without_attention, read_delta, with_gated_shared
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
 from jackfield_llm.errors import ModelError, shown
-from jackfield_llm.hyperparameters import Config, Layer, Rope, Temperature
+from jackfield_llm.hyperparameters import Config, Layer, RecurrentKind, Rope, Temperature
 from jackfield_llm.metadata import Keys
 
 __all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
@@ -100,6 +101,27 @@ def _qwen3moe(keys: Keys) -> Config:
     keys.integer("expert_count")
     keys.integer("expert_feed_forward_length")
     return replace(_decoder(keys, "neox", experts=True), head_norms=True)
+
+
+def _qwen3next(keys: Keys) -> Config:
+    """Layers with a gated delta net, and some with attention, whose result is gated; a shared expert with a gate."""
+    keys.absent("nextn_predict_layers", "layers that predict further tokens are")
+    keys.integer("expert_count")
+    plain = _decoder(keys, "neox", experts=True)
+    if plain.value_size != plain.head_size:
+        raise keys.wrong("attention.value_length", plain.value_size, f"{plain.head_size}, the attention.key_length")
+    delta, rope, experts = read_delta(keys), plain.layers[0].rope, plain.layers[0].experts
+    if experts is not None:
+        experts = with_gated_shared(keys, experts, plain.inner)
+    recurrent = layers_without_attention(keys, len(plain.layers))
+    return replace(
+        plain,
+        layers=tuple(Layer(rope, experts=experts, mixer=delta if without else None) for without in recurrent),
+        head_norms=True,
+        attention_gate=True,
+        ffn_norm="post_attention_norm",
+        recurrent=RecurrentKind(taps=delta.taps - 1, snapshots=True) if any(recurrent) else None,
+    )
 
 
 def _gpt_oss(keys: Keys) -> Config:
@@ -199,4 +221,5 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
+    "qwen3next": _qwen3next,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Experts", "Latent", "Layer", "Rope", "Temperature"]
+__all__ = ["Config", "Delta", "Experts", "Latent", "Layer", "Rope", "Temperature"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Rope:
 class Experts:
     """Feed-forwards of which a router chooses a few for each token.
 
-    inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none.
+    inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none; shared_gate: as far as a
+        gate of its own lets it.
     gating: "softmax" or "sigmoid", which makes the router's scores weights. normed: the weights of the chosen are
         divided by their sum. scale: times the weights.
     groups: of neighbouring experts; only the groups_used whose two best sum to most are looked at. 1 for all.
@@ -36,6 +37,7 @@ class Experts:
     used: int
     inner: int
     shared_inner: int = 0
+    shared_gate: bool = False
     gating: str = "softmax"
     normed: bool = True
     scale: float = 1.0
@@ -56,6 +58,34 @@ class Latent:
     plain: int
     turned: int
     value: int
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A gated delta net in the place of attention.
+
+    taps: tokens its convolution sees. key_heads: of queries and keys. heads: of values; `each` neighbours have one key
+        head. size: elements of a head, of queries and keys as of values.
+    """
+
+    taps: int
+    key_heads: int
+    heads: int
+    size: int
+
+    @property
+    def each(self) -> int:
+        return self.heads // self.key_heads
+
+    @property
+    def values(self) -> int:
+        """Elements of all values of a token."""
+        return self.heads * self.size
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: all queries, keys and values."""
+        return 2 * self.key_heads * self.size + self.values
 
 
 @dataclass(frozen=True)
@@ -85,6 +115,7 @@ class Config:
     activation: "silu", "gelu" (tanh form) or "limited" (gpt-oss) of the gated feed-forward.
     softcap: on the logits, attention_softcap: on the products of attention, 0 for none.
     head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
+    attention_gate: queries come with as many elements more, whose sigmoid is multiplied with what attention gives.
     sinks: a logit a head that takes weight and yields none. fused: one matrix makes queries, keys and values, another
         gate and up. ffn_norm: what the norm before the feed-forward is called.
     """
@@ -106,6 +137,7 @@ class Config:
     attention_softcap: float = 0.0
     head_norms: bool = False
     post_norms: bool = False
+    attention_gate: bool = False
     sinks: bool = False
     fused: bool = False
     ffn_norm: str = "ffn_norm"

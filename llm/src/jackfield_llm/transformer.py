@@ -11,10 +11,11 @@ from typing import Literal
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.attention import Attention
+from jackfield_llm.delta_net import DeltaNet
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Layer
+from jackfield_llm.hyperparameters import Config, Delta, Layer
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.weights import Weights
 
@@ -35,7 +36,7 @@ class Transformer:
         if len(shape) != 2:
             raise ModelError(f"tensor token_embd.weight is {list(shape)}, must be [vocabulary, width]")
         self.vocabulary = shape[0]
-        weights.check_layers([layer.experts for layer in config.layers])
+        weights.check_layers([(layer.experts, layer.mixer) for layer in config.layers])
         self._parts = Parts(config, weights, context=context, cache_dtype=cache_dtype)
         self._attention = (
             Attention(self._parts) if config.latent is None else LatentAttention(self._parts, config.latent)
@@ -67,10 +68,18 @@ class Transformer:
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
         at, norm = f"blk.{number}.", self._parts.norm
-        attended = self._attention.build(norm(x, at + "attn_norm"), number, layer, i, wanted)
-        x = ops.add(last_rows(x, wanted), self._post_norm(attended, at + "post_attention_norm"))
+        mixed = self._mixed(norm(x, at + "attn_norm"), number, layer, i, wanted)
+        x = ops.add(last_rows(x, wanted), self._post_norm(mixed, at + "post_attention_norm"))
         fed = self._feed_forward.build(norm(x, at + self.config.ffn_norm), layer, at)
         return ops.add(x, self._post_norm(fed, at + "post_ffw_norm"))
+
+    def _mixed(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
+        """What attention gives, or what stands in its place. x [rows, width] to [wanted, width]."""
+        match layer.mixer:
+            case Delta():
+                return DeltaNet(self._parts, layer.mixer).build(x, number, i, wanted)
+            case _:
+                return self._attention.build(x, number, layer, i, wanted)
 
     def _post_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
         return self._parts.norm(x, name) if self.config.post_norms else x

@@ -1,0 +1,118 @@
+"""A gated delta net in the place of attention: a matrix a head is all that a layer keeps of the tokens before.
+
+Queries, keys and values go through a short convolution over the last tokens; queries and keys are made as long as 1.
+What the matrix answers to a key is moved towards the value, and what it answers to the query is normed and gated.
+Source: Yang et al. 2024, "Gated delta networks: improving Mamba2 with delta rule"; the order of heads and projections
+as llama.cpp (build 11434) has it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jackfield as jf
+from jackfield import ops
+from jackfield_llm.errors import ModelError
+from jackfield_llm.graph_parts import Inputs, Parts, last_rows
+from jackfield_llm.hyperparameters import Delta
+from jackfield_llm.recurrent import Recurrent
+
+__all__ = ["DeltaNet"]
+
+
+class DeltaNet:
+    """Builds the delta net of a layer: x [rows, width] to [wanted, width]; the states take in all rows.
+
+    A key head serves `each` value heads that lie together. The op takes key heads in turn, so heads [keys, each] are
+    laid out as `each` sequences of `keys` heads, which is a view: the queries and keys of one sequence serve all.
+    """
+
+    def __init__(self, parts: Parts, sizes: Delta) -> None:
+        self.parts, self.config, self.sizes = parts, parts.config, sizes
+
+    def build(self, x: jf.Tensor, number: int, i: Inputs, wanted: int) -> jf.Tensor:
+        assert i.recurrent is not None, "a config with a delta net says that it is recurrent"
+        at = f"blk.{number}."
+        before, gates = self._projections(x, at, wanted)
+        heads = self._convolved(before, number, i.recurrent)
+        decay, beta = self._decay_and_beta(x, at, i.recurrent)
+        y = self._answers(heads, decay, beta, f"scan{number}", i.recurrent)
+        gated = ops.swiglu(gates, self.parts.norm(last_rows(y, wanted), at + "ssm_norm"))
+        joined = ops.reshape(gated, shape=(wanted, self.sizes.values))
+        return self.parts.linear(joined, at + "ssm_out", self.config.width)
+
+    def _answers(
+        self, heads: jf.Tensor, decay: jf.Tensor, beta: jf.Tensor, name: str, recurrent: Recurrent
+    ) -> jf.Tensor:
+        """What the matrices answer to the queries, [rows, keys, each, size]. heads: as `_convolved` gives them."""
+        rows, keys, each, size = heads.shape[1], self.sizes.key_heads, self.sizes.each, self.sizes.size
+        q, k = self._of_length_one(heads[:, :, : 2 * keys])
+        v = _by_sequence(ops.reshape(heads[0, :, 2 * keys :], shape=(rows, keys, each, size)))
+        shape, snapshots = (self.sizes.heads, size, size), recurrent.snapshots
+        state = ops.reshape(recurrent.taken(name, shape), shape=(each, keys, size, size))
+        packed = ops.gated_delta_net(q, k, v, decay, beta, state, snapshots=snapshots)
+        recurrent.keep(name, ops.reshape(packed[each * rows :], shape=(snapshots, *shape)))
+        return ops.transpose(ops.reshape(packed[: each * rows], shape=(each, rows, keys, size)), axes=(1, 2, 0, 3))
+
+    def _projections(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor]:
+        """What the convolution takes, [rows, channels], and gates, [wanted, keys, each, size]."""
+        weights, linear, sizes = self.parts.weights, self.parts.linear, self.sizes
+        separate = weights.has(at + "attn_qkv.weight") or weights.has(at + "attn_gate.weight")
+        if weights.has(at + "ssm_in.weight") or not separate:
+            return self._joined(x, at, wanted)
+        gates = linear(last_rows(x, wanted), at + "attn_gate", sizes.values)
+        shape = (wanted, sizes.key_heads, sizes.each, sizes.size)
+        return linear(x, at + "attn_qkv", sizes.channels), ops.reshape(gates, shape=shape)
+
+    def _joined(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor]:
+        """The same from one matrix of older files, which has queries, keys, values and gates of one key head together.
+
+        The channels of the convolution lie otherwise, so queries, keys and values are copied.
+        """
+        sizes = self.sizes
+        rows, keys, size, own = x.shape[0], sizes.key_heads, sizes.size, sizes.each * sizes.size
+        made = self.parts.linear(x, at + "ssm_in", sizes.channels + sizes.values)
+        by_head = ops.reshape(made, shape=(rows, keys, 2 * size + 2 * own))
+        gates = last_rows(by_head[:, :, 2 * size + own :], wanted)
+        q, k, v = by_head[:, :, :size], by_head[:, :, size : 2 * size], by_head[:, :, 2 * size : 2 * size + own]
+        qk = ops.reshape(ops.concatenate(q, k, axis=1), shape=(rows, 2 * keys * size))
+        before = ops.concatenate(qk, ops.reshape(v, shape=(rows, sizes.values)), axis=1)
+        return before, ops.reshape(gates, shape=(wanted, keys, sizes.each, size))
+
+    def _convolved(self, before: jf.Tensor, number: int, recurrent: Recurrent) -> jf.Tensor:
+        """Heads of queries, keys and values, [1, rows, heads, size]."""
+        sizes, name = self.sizes, f"blk.{number}.ssm_conv1d.weight"
+        taps = self.parts.weights.get(name, (sizes.channels, sizes.taps))
+        if taps.dtype != jf.f32:
+            raise ModelError(f"tensor {name} is {taps.dtype}: must be f32")
+        joined = recurrent.shifted(f"conv{number}", before, sizes.taps - 1)
+        channels = ops.reshape(ops.transpose(joined, axes=(1, 0)), shape=(1, sizes.channels, joined.shape[0]))
+        mixed = ops.silu(ops.ssm_conv(channels, taps))
+        return ops.reshape(mixed, shape=(1, before.shape[0], 2 * sizes.key_heads + sizes.heads, sizes.size))
+
+    def _of_length_one(self, x: jf.Tensor) -> tuple[jf.Tensor, jf.Tensor]:
+        """x [1, rows, 2 * keys, size]: queries and keys, [1, rows, keys, size] each."""
+        keys, size = self.sizes.key_heads, self.sizes.size
+        unit = ops.scale(ops.rms_norm(x, eps=self.config.eps / size), scale=1.0 / math.sqrt(size))
+        return unit[:, :, :keys], unit[:, :, keys:]
+
+    def _decay_and_beta(self, x: jf.Tensor, at: str, recurrent: Recurrent) -> tuple[jf.Tensor, jf.Tensor]:
+        """The logarithm of what stays and the part that moves, [each, rows, keys, 1] each; 0 for padding: nothing."""
+        rows, sizes = x.shape[0], self.sizes
+        keys, each = sizes.key_heads, sizes.each
+        weights, shape = self.parts.weights, (keys, each)
+        both = ops.reshape(self.parts.linear(x, at + "ssm_ba", 2 * sizes.heads), shape=(rows, keys, 2, each))
+        bias = ops.reshape(weights.get(at + "ssm_dt.bias", (sizes.heads,)), shape=shape)
+        slope = ops.reshape(weights.get(at + "ssm_a", (sizes.heads,)), shape=shape)
+        decay = ops.multiply(ops.softplus(ops.add(both[:, :, 1], bias)), slope)
+        beta = ops.sigmoid(both[:, :, 0])
+        if rows > 1:  # a call of one token has no padding
+            live = ops.reshape(recurrent.live, shape=(rows, 1, 1))
+            decay, beta = ops.multiply(decay, live), ops.multiply(beta, live)
+        decay, beta = (ops.reshape(part, shape=(rows, keys, each, 1)) for part in (decay, beta))
+        return _by_sequence(decay), _by_sequence(beta)
+
+
+def _by_sequence(x: jf.Tensor) -> jf.Tensor:
+    """x [rows, keys, each, n] as [each, rows, keys, n]."""
+    return ops.transpose(x, axes=(2, 0, 1, 3))
