@@ -1,4 +1,4 @@
-"""Layers with a gated delta net (qwen3next): what their files may say, what a model keeps, and its two forms of file."""
+"""Layers with a gated delta net (qwen3next): what files may say, what a model keeps, and the two forms of file."""
 
 from __future__ import annotations
 

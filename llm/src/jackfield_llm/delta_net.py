@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.errors import ModelError
@@ -67,17 +69,16 @@ class DeltaNet:
     def _joined(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor]:
         """The same from one matrix of older files, which has queries, keys, values and gates of one key head together.
 
-        The channels of the convolution lie otherwise, so queries, keys and values are copied.
+        The convolution wants all queries, then all keys and values: heads are taken by number.
         """
-        sizes = self.sizes
-        rows, keys, size, own = x.shape[0], sizes.key_heads, sizes.size, sizes.each * sizes.size
+        sizes, rows, each = self.sizes, x.shape[0], self.sizes.each
         made = self.parts.linear(x, at + "ssm_in", sizes.channels + sizes.values)
-        by_head = ops.reshape(made, shape=(rows, keys, 2 * size + 2 * own))
-        gates = last_rows(by_head[:, :, 2 * size + own :], wanted)
-        q, k, v = by_head[:, :, :size], by_head[:, :, size : 2 * size], by_head[:, :, 2 * size : 2 * size + own]
-        qk = ops.reshape(ops.concatenate(q, k, axis=1), shape=(rows, 2 * keys * size))
-        before = ops.concatenate(qk, ops.reshape(v, shape=(rows, sizes.values)), axis=1)
-        return before, ops.reshape(gates, shape=(wanted, keys, sizes.each, size))
+        numbers = np.arange(sizes.key_heads * (2 + 2 * each), dtype=np.int32).reshape(sizes.key_heads, -1)
+        order_of_heads = np.concatenate([numbers[:, 0], numbers[:, 1], numbers[:, 2 : 2 + each].reshape(-1)])
+        order = ops.broadcast_to(self.parts.table("delta_heads", order_of_heads), shape=(rows, len(order_of_heads)))
+        heads = ops.take_rows(ops.reshape(made, shape=(rows, numbers.size, sizes.size)), order)
+        by_key = ops.reshape(last_rows(made, wanted), shape=(wanted, sizes.key_heads, 2 + 2 * each, sizes.size))
+        return ops.reshape(heads, shape=(rows, sizes.channels)), by_key[:, :, 2 + each :]
 
     def _convolved(self, before: jf.Tensor, number: int, recurrent: Recurrent) -> jf.Tensor:
         """Heads of queries, keys and values, [1, rows, heads, size]."""
