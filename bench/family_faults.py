@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+DELTA = {"qwen3next", "qwen3next_joined", "qwen35", "qwen35moe"}
 FAULTS = {
     # rotation
     # pairs (i, i + half) for (2i, 2i + 1) and the reverse
     "other rotation": {
         "llama", "llama_quantised", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "phi", "phi_long", "gemma2",
-        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", *DELTA,
     },
     "no rotation base": {  # 10000 for the file's
         "llama_rope_freqs", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "mixtral", "qwen3moe", "gpt_oss",
-        "qwen3next",
+        "qwen3next", "qwen35",
     },
     "no rope_freqs": {"llama_rope_freqs"},
-    "whole head turns": {"phi_long", "qwen3next", "qwen3next_joined"},
+    "whole head turns": {"phi_long", *DELTA},
     "factors of the other length": {"phi_long", "phi_short"},
     "no factors": {"phi_long", "phi_short"},
     "no rotation magnitude": {"phi_long", "phi_short", "gpt_oss"},
@@ -27,11 +28,11 @@ FAULTS = {
     # attention
     "heads in other order": {  # query head h with key head h % kv_heads for h // group
         "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
-        "gpt_oss", "qwen3next",
+        "gpt_oss", "qwen3next", "qwen35",
     },
     "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
     "no bias": {"qwen2", "gpt_oss"},
-    "no head norms": {"qwen3", "gemma3", "qwen3moe", "qwen3next", "qwen3next_joined"},
+    "no head norms": {"qwen3", "gemma3", "qwen3moe", *DELTA},
     "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window in every layer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss", "mistral", "phi"},
@@ -40,25 +41,25 @@ FAULTS = {
     "no attention cap": {"gemma2"},
     "no sinks": {"gpt_oss"},
     "no temperature": {"mistral3"},
-    "no gate of attention": {"qwen3next", "qwen3next_joined"},
-    "gates before queries": {"qwen3next", "qwen3next_joined"},
-    "gates behind all queries": {"qwen3next", "qwen3next_joined"},  # for one head's behind its query
+    "no gate of attention": DELTA,
+    "gates before queries": DELTA,
+    "gates behind all queries": DELTA,  # for one head's behind its query
     # gated delta net
-    "no convolution": {"qwen3next", "qwen3next_joined"},
-    "taps reversed": {"qwen3next", "qwen3next_joined"},
-    "no activation after the convolution": {"qwen3next", "qwen3next_joined"},
-    "no unit length": {"qwen3next", "qwen3next_joined"},
-    "key heads in turn": {"qwen3next", "qwen3next_joined"},  # value head h with key head h % key_heads for h // each
+    "no convolution": DELTA,
+    "taps reversed": DELTA,
+    "no activation after the convolution": DELTA,
+    "no unit length": DELTA,
+    "key heads in other order": DELTA,  # h % key_heads for h // each, and the reverse
     "joined by part": {"qwen3next_joined"},  # all queries, then all keys, for one key head after the other
-    "alpha before beta": {"qwen3next", "qwen3next_joined"},
-    "no bias of time": {"qwen3next", "qwen3next_joined"},
-    "no decay": {"qwen3next", "qwen3next_joined"},
-    "decay after the token": {"qwen3next", "qwen3next_joined"},
-    "no beta": {"qwen3next", "qwen3next_joined"},
-    "values for their difference": {"qwen3next", "qwen3next_joined"},  # plain linear attention, without the delta rule
-    "no norm of the result": {"qwen3next", "qwen3next_joined"},
-    "no gate of the result": {"qwen3next", "qwen3next_joined"},
-    "sigmoid for SiLU": {"qwen3next", "qwen3next_joined"},
+    "alpha before beta": DELTA,
+    "no bias of time": DELTA,
+    "no decay": DELTA,
+    "decay after the token": DELTA,
+    "no beta": DELTA,
+    "values for their difference": DELTA,  # plain linear attention, without the delta rule
+    "no norm of the result": DELTA,
+    "no gate of the result": DELTA,
+    "sigmoid for SiLU": DELTA,
     # latent attention
     "no query norm": {"deepseek2"},
     "no latent norm": {"deepseek2", "deepseek2_lite"},
@@ -72,14 +73,17 @@ FAULTS = {
     # experts
     "one expert less": {
         "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
     },
     "first experts": {
         "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
     },
-    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "qwen3next", "qwen3next_joined"},
+    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "qwen3next", "qwen3next_joined", "qwen35moe"},
     "weights normed": {"deepseek2_lite"},
     "equal weights": {
         "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
     },
     "softmax for sigmoid": {"deepseek2"},
     "no selection bias": {"deepseek2"},
@@ -88,8 +92,8 @@ FAULTS = {
     "groups by their best": {"deepseek2"},  # one expert for the sum of two
     "groups by their sum": {"deepseek2"},  # all experts
     "no expert scale": {"deepseek2"},
-    "no shared experts": {"deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined"},
-    "no gate of the shared expert": {"qwen3next", "qwen3next_joined"},
+    "no shared experts": {"deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined", "qwen35moe"},
+    "no gate of the shared expert": {"qwen3next", "qwen3next_joined", "qwen35moe"},
     "no router bias": {"gpt_oss"},
     "no expert bias": {"gpt_oss"},
     "plain SwiGLU": {"gpt_oss"},

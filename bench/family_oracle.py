@@ -18,7 +18,8 @@ __all__ = ["FAULTS", "Array", "Model"]
 
 SCALED = {"gemma2", "gemma3"}
 """Architectures that multiply embeddings by sqrt(hidden) and norm what attention and feed-forward give."""
-POST_NAMED = {"gpt-oss", "qwen3next"}
+DELTA = {"qwen3next", "qwen35", "qwen35moe"}
+POST_NAMED = {"gpt-oss", *DELTA}
 """Architectures whose norm before the feed-forward is called after the attention it follows."""
 
 
@@ -29,7 +30,7 @@ class Model:
         self.file, self.fault = File(metadata, weights, fault), fault
         latent = self.file.size("attention.kv_lora_rank") > 0
         self.attention = LatentAttention(self.file) if latent else Attention(self.file)
-        self.delta = DeltaNet(self.file) if self.file.architecture == "qwen3next" else None
+        self.delta = DeltaNet(self.file) if self.file.architecture in DELTA else None
         self.feed = Feed(self.file)
         self.scaled = self.file.architecture in SCALED
 
@@ -41,7 +42,7 @@ class Model:
             x = x * np.float64(file.hidden) ** 0.5
         before_feed = "post_attention_norm" if file.architecture in POST_NAMED else "ffn_norm"
         for layer in range(file.layers):
-            mixer = self.delta if self.delta and file.has(f"blk.{layer}.ssm_ba") else self.attention
+            mixer = self.delta if self.delta and file.has(f"blk.{layer}.ssm_conv1d") else self.attention
             attended = mixer(file.norm(x, f"blk.{layer}.attn_norm"), layer)
             x = x + self.post_norm(attended, f"blk.{layer}.post_attention_norm")
             fed = self.feed(file.norm(x, f"blk.{layer}.{before_feed}"), layer)

@@ -18,6 +18,7 @@ class DeltaNet:
         self.size = file.size("ssm.state_size")
         self.key_heads, self.heads = file.size("ssm.group_count"), file.size("ssm.time_step_rank")
         self.each = self.heads // self.key_heads
+        self.in_turn = file.architecture != "qwen3next"
 
     def __call__(self, x: Array, layer: int) -> Array:
         at = f"blk.{layer}."
@@ -59,15 +60,17 @@ class DeltaNet:
         x = x.reshape(len(x), self.key_heads, self.size)
         if self.fault != "no unit length":
             x = x / np.sqrt((x * x).sum(-1, keepdims=True) + self.file.epsilon)
-        owner = np.arange(self.heads) // self.each
-        if self.fault == "key heads in turn":
-            owner = np.arange(self.heads) % self.key_heads
-        return x[:, owner]
+        heads = np.arange(self.heads)
+        in_turn = self.in_turn != (self.fault == "key heads in other order")
+        return x[:, heads % self.key_heads if in_turn else heads // self.each]
 
     def decay_and_beta(self, x: Array, at: str) -> tuple[Array, Array]:
         """What is left of a head's matrix, and how far it moves: [positions, heads] each."""
-        both = self.file.linear(x, f"{at}ssm_ba").reshape(len(x), self.key_heads, 2, self.each)
-        beta, alpha = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
+        if self.in_turn:
+            beta, alpha = self.file.linear(x, f"{at}ssm_beta"), self.file.linear(x, f"{at}ssm_alpha")
+        else:
+            both = self.file.linear(x, f"{at}ssm_ba").reshape(len(x), self.key_heads, 2, self.each)
+            beta, alpha = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
         if self.fault == "alpha before beta":
             beta, alpha = alpha, beta
         if self.fault != "no bias of time":

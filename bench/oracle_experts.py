@@ -6,7 +6,7 @@ import numpy as np
 from oracle_file import Array, File, sigmoid, softmax
 
 GELU = {"gemma2", "gemma3"}
-NORMED = {"llama", "mistral3", "qwen3moe", "gpt-oss", "qwen3next"}
+NORMED = {"llama", "mistral3", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe"}
 """Architectures that divide the weights of the chosen by their sum whatever the file says."""
 SIGMOID = 2
 

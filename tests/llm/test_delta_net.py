@@ -1,4 +1,4 @@
-"""Layers with a gated delta net (qwen3next): what files may say, what a model keeps, and the two forms of file."""
+"""Layers with a gated delta net (qwen3next, qwen35): what files say, what a model keeps, and the two forms of file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jackfield_llm import ModelError, model
 from jackfield_llm.config import read_config
 from jackfield_llm.hyperparameters import Delta
 
-NAMES = ("qwen3next", "qwen3next_joined")
+NAMES = ("qwen3next", "qwen3next_joined", "qwen35", "qwen35moe")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,8 @@ def config(metadata):
     """config(name, key=value, ...): dots in keys are written as __; None takes a key away."""
 
     def read(name, **keys):
-        found = metadata[name] | {f"qwen3next.{key.replace('__', '.')}": value for key, value in keys.items()}
+        architecture = metadata[name]["general.architecture"]
+        found = metadata[name] | {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
         return read_config({key: value for key, value in found.items() if value is not None})
 
     return read
@@ -128,18 +129,53 @@ def test_what_is_lacking_is_refused_by_name(config):
             config("qwen3next", expert_count=count)
 
 
+def test_sections_of_pictures_cover_a_text(config):
+    for sections in ([3, 3, 2, 0], [11, 11, 10, 0], (1, 0, 0, 0)):
+        config("qwen35", rope__dimension_sections=sections)
+    with pytest.raises(ModelError, match=r"lacks qwen35\.rope\.dimension_sections,"):
+        config("qwen35", rope__dimension_sections=None)
+    for sections in ([2, 3, 3, 0], [3, 3, 1, 1], [8, 0, 0, 0]):
+        with pytest.raises(ModelError, match=r"must be so that each pair turns by time, row or column"):
+            config("qwen35moe", rope__dimension_sections=sections)
+    for sections in ([0, 0, 0, 0], [3, 3, 2], [3, 3, 2, -1], [3, 3, 2, True], "3320", 8, [2**40, 0, 0, 0], [3.0] * 4):
+        with pytest.raises(ModelError, match=r"must be 4 counts of pairs that are not all 0"):
+            config("qwen35", rope__dimension_sections=sections)
+
+
+def test_dense_and_with_experts(config):
+    assert config("qwen35").layers[0].experts is None
+    with pytest.raises(ModelError, match=r"qwen35\.expert_count is 8.*experts"):
+        config("qwen35", expert_count=8)
+    with pytest.raises(ModelError, match=r"lacks qwen35moe\.expert_count,"):
+        config("qwen35moe", expert_count=None)
+    assert [layer.mixer.in_turn for layer in config("qwen35moe").layers if layer.mixer] == [True]
+
+
 _VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 140), st.integers(), st.floats(), st.lists(st.booleans(), max_size=3)
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 140),
+    st.integers(),
+    st.floats(),
+    st.lists(st.booleans(), max_size=3),
+    st.lists(st.integers(-1, 9), max_size=5),
 )
-_READ = (*KEYS, "full_attention_interval", "attention.recurrent_layers", "expert_shared_feed_forward_length")
+_READ = (
+    *KEYS,
+    "full_attention_interval",
+    "attention.recurrent_layers",
+    "expert_shared_feed_forward_length",
+    "rope.dimension_sections",
+)
 
 
 @given(st.sampled_from(NAMES), st.dictionaries(st.sampled_from(_READ), _VALUES, min_size=1, max_size=4))
 def test_any_metadata_is_a_config_or_a_model_error(metadata, name, changes):
     try:
-        found = read_config(metadata[name] | {f"qwen3next.{key}": value for key, value in changes.items()})
+        architecture = metadata[name]["general.architecture"]
+        found = read_config(metadata[name] | {f"{architecture}.{key}": value for key, value in changes.items()})
     except ModelError as e:
-        assert "qwen3next." in str(e)
+        assert f"{architecture}." in str(e)
         assert "\n" not in str(e)
     else:
         for layer in found.layers:

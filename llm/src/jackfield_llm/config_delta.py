@@ -1,4 +1,4 @@
-"""What a model file says of layers with a gated delta net (Qwen3-Next)."""
+"""What a model file says of layers with a gated delta net (Qwen3-Next, Qwen 3.5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from jackfield_llm.hyperparameters import Delta, Experts
 from jackfield_llm.metadata import Keys
 
-__all__ = ["layers_without_attention", "read_delta", "with_gated_shared"]
+__all__ = ["check_sections", "layers_without_attention", "read_delta", "with_gated_shared"]
 
 _MOST_TAPS = 64  # the models known have 4
 
@@ -36,6 +36,23 @@ def layers_without_attention(keys: Keys, layers: int) -> list[bool]:
     if not is_list or len(listed) != layers or not all(isinstance(entry, (bool, int)) for entry in listed):
         raise keys.wrong(name, listed, f"{layers} flags, one a layer")
     return [bool(entry) for entry in listed]
+
+
+def check_sections(keys: Keys) -> None:
+    """Pairs of a head turn by a token's time, row or column, which in a text are one: if each turns by one of them.
+
+    Source: llama.cpp (build 11434), where pair i goes by entry i % 3 as long as i // 3 is below it.
+    """
+    name = "rope.dimension_sections"
+    if keys.get(name) is None:
+        raise keys.lacks(name)
+    sections = keys.get(name)
+    is_list = isinstance(sections, Sequence) and not isinstance(sections, str)
+    counts = is_list and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= 2**15 for n in sections)
+    if not counts or len(sections) != 4 or not sum(sections):
+        raise keys.wrong(name, sections, "4 counts of pairs that are not all 0")
+    if any(i // 3 >= sections[i % 3] for i in range(sum(sections))):
+        raise keys.wrong(name, sections, "so that each pair turns by time, row or column, which a text has")
 
 
 def with_gated_shared(keys: Keys, experts: Experts, inner: int) -> Experts:

@@ -25,8 +25,8 @@ __all__ = ["DeltaNet"]
 class DeltaNet:
     """Builds the delta net of a layer: x [rows, width] to [wanted, width]; the states take in all rows.
 
-    A key head serves `each` value heads that lie together. The op takes key heads in turn, so heads [keys, each] are
-    laid out as `each` sequences of `keys` heads, which is a view: the queries and keys of one sequence serve all.
+    The op takes key heads in turn. Where one serves `each` value heads that lie together, heads [keys, each] are laid
+    out as `each` sequences of `keys` heads, which is a view: the queries and keys of one sequence serve all.
     """
 
     def __init__(self, parts: Parts, sizes: Delta) -> None:
@@ -39,32 +39,42 @@ class DeltaNet:
         heads = self._convolved(before, number, i.recurrent)
         decay, beta = self._decay_and_beta(x, at, i.recurrent)
         y = self._answers(heads, decay, beta, f"scan{number}", i.recurrent)
-        gated = ops.swiglu(gates, self.parts.norm(last_rows(y, wanted), at + "ssm_norm"))
+        normed = self.parts.norm(last_rows(y, wanted), at + "ssm_norm")
+        gated = ops.swiglu(ops.reshape(gates, shape=normed.shape), normed)
         joined = ops.reshape(gated, shape=(wanted, self.sizes.values))
         return self.parts.linear(joined, at + "ssm_out", self.config.width)
 
     def _answers(
         self, heads: jf.Tensor, decay: jf.Tensor, beta: jf.Tensor, name: str, recurrent: Recurrent
     ) -> jf.Tensor:
-        """What the matrices answer to the queries, [rows, keys, each, size]. heads: as `_convolved` gives them."""
-        rows, keys, each, size = heads.shape[1], self.sizes.key_heads, self.sizes.each, self.sizes.size
+        """What the matrices answer to the queries, a row a token. heads: as `_convolved` gives them."""
+        keys, size = self.sizes.key_heads, self.sizes.size
         q, k = self._of_length_one(heads[:, :, : 2 * keys])
-        v = _by_sequence(ops.reshape(heads[0, :, 2 * keys :], shape=(rows, keys, each, size)))
+        v = self._by_sequence(heads[0, :, 2 * keys :])
+        sequences, rows, each = v.shape[:3]
         shape, snapshots = (self.sizes.heads, size, size), recurrent.snapshots
-        state = ops.reshape(recurrent.taken(name, shape), shape=(each, keys, size, size))
+        state = ops.reshape(recurrent.taken(name, shape), shape=(sequences, each, size, size))
         packed = ops.gated_delta_net(q, k, v, decay, beta, state, snapshots=snapshots)
-        recurrent.keep(name, ops.reshape(packed[each * rows :], shape=(snapshots, *shape)))
-        return ops.transpose(ops.reshape(packed[: each * rows], shape=(each, rows, keys, size)), axes=(1, 2, 0, 3))
+        recurrent.keep(name, ops.reshape(packed[sequences * rows :], shape=(snapshots, *shape)))
+        y = ops.reshape(packed[: sequences * rows], shape=v.shape)
+        return y[0] if self.sizes.in_turn else ops.transpose(y, axes=(1, 2, 0, 3))
+
+    def _by_sequence(self, x: jf.Tensor) -> jf.Tensor:
+        """x [rows, heads, n] as the op takes it: [1, rows, heads, n], or [each, rows, keys, n]."""
+        rows, heads, n = x.shape
+        if self.sizes.in_turn:
+            return ops.reshape(x, shape=(1, rows, heads, n))
+        by_key = ops.reshape(x, shape=(rows, self.sizes.key_heads, self.sizes.each, n))
+        return ops.transpose(by_key, axes=(2, 0, 1, 3))
 
     def _projections(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor]:
-        """What the convolution takes, [rows, channels], and gates, [wanted, keys, each, size]."""
+        """What the convolution takes, [rows, channels], and gates, [wanted, values] or by heads."""
         weights, linear, sizes = self.parts.weights, self.parts.linear, self.sizes
         separate = weights.has(at + "attn_qkv.weight") or weights.has(at + "attn_gate.weight")
-        if weights.has(at + "ssm_in.weight") or not separate:
+        if not sizes.parted and (weights.has(at + "ssm_in.weight") or not separate):
             return self._joined(x, at, wanted)
         gates = linear(last_rows(x, wanted), at + "attn_gate", sizes.values)
-        shape = (wanted, sizes.key_heads, sizes.each, sizes.size)
-        return linear(x, at + "attn_qkv", sizes.channels), ops.reshape(gates, shape=shape)
+        return linear(x, at + "attn_qkv", sizes.channels), gates
 
     def _joined(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor]:
         """The same from one matrix of older files, which has queries, keys, values and gates of one key head together.
@@ -98,22 +108,27 @@ class DeltaNet:
         return unit[:, :, :keys], unit[:, :, keys:]
 
     def _decay_and_beta(self, x: jf.Tensor, at: str, recurrent: Recurrent) -> tuple[jf.Tensor, jf.Tensor]:
-        """The logarithm of what stays and the part that moves, [each, rows, keys, 1] each; 0 for padding: nothing."""
-        rows, sizes = x.shape[0], self.sizes
-        keys, each = sizes.key_heads, sizes.each
-        weights, shape = self.parts.weights, (keys, each)
-        both = ops.reshape(self.parts.linear(x, at + "ssm_ba", 2 * sizes.heads), shape=(rows, keys, 2, each))
-        bias = ops.reshape(weights.get(at + "ssm_dt.bias", (sizes.heads,)), shape=shape)
-        slope = ops.reshape(weights.get(at + "ssm_a", (sizes.heads,)), shape=shape)
-        decay = ops.multiply(ops.softplus(ops.add(both[:, :, 1], bias)), slope)
-        beta = ops.sigmoid(both[:, :, 0])
+        """The logarithm of what stays and the part that moves, as `_by_sequence` with one number a head.
+
+        Both are 0 for padding: all stays and nothing moves.
+        """
+        rows, heads, weights = x.shape[0], self.sizes.heads, self.parts.weights
+        fading, moving = self._raw(x, at)
+        shape = fading.shape[1:]
+        bias = ops.reshape(weights.get(at + "ssm_dt.bias", (heads,)), shape=shape)
+        slope = ops.reshape(weights.get(at + "ssm_a", (heads,)), shape=shape)
+        decay = ops.multiply(ops.softplus(ops.add(fading, bias)), slope)
+        beta = ops.sigmoid(moving)
         if rows > 1:  # a call of one token has no padding
-            live = ops.reshape(recurrent.live, shape=(rows, 1, 1))
+            live = ops.reshape(recurrent.live, shape=(rows, *[1] * len(shape)))
             decay, beta = ops.multiply(decay, live), ops.multiply(beta, live)
-        decay, beta = (ops.reshape(part, shape=(rows, keys, each, 1)) for part in (decay, beta))
-        return _by_sequence(decay), _by_sequence(beta)
+        decay, beta = (self._by_sequence(ops.reshape(part, shape=(rows, heads, 1))) for part in (decay, beta))
+        return decay, beta
 
-
-def _by_sequence(x: jf.Tensor) -> jf.Tensor:
-    """x [rows, keys, each, n] as [each, rows, keys, n]."""
-    return ops.transpose(x, axes=(2, 0, 1, 3))
+    def _raw(self, x: jf.Tensor, at: str) -> tuple[jf.Tensor, jf.Tensor]:
+        """What decay and beta are made of, [rows, heads] or [rows, keys, each]."""
+        rows, heads, keys, each = x.shape[0], self.sizes.heads, self.sizes.key_heads, self.sizes.each
+        if self.sizes.parted:
+            return self.parts.linear(x, at + "ssm_alpha", heads), self.parts.linear(x, at + "ssm_beta", heads)
+        both = ops.reshape(self.parts.linear(x, at + "ssm_ba", 2 * heads), shape=(rows, keys, 2, each))
+        return both[:, :, 1], both[:, :, 0]

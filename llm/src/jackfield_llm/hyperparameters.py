@@ -64,14 +64,17 @@ class Latent:
 class Delta:
     """A gated delta net in the place of attention.
 
-    taps: tokens its convolution sees. key_heads: of queries and keys. heads: of values; `each` neighbours have one key
-        head. size: elements of a head, of queries and keys as of values.
+    taps: tokens its convolution sees. key_heads: of queries and keys. size: elements of a head, of values too.
+    heads: of values; `each` neighbours have one key head, or, in_turn, head h has key head h % key_heads.
+    parted: what decays and what moves are made by a matrix each, not by one.
     """
 
     taps: int
     key_heads: int
     heads: int
     size: int
+    in_turn: bool = False
+    parted: bool = False
 
     @property
     def each(self) -> int:

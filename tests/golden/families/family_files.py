@@ -111,6 +111,15 @@ FAMILIES = (
         experts=Experts(count=6, used=2, width=48, width_key=False),
         delta=Delta(taps=3, key_heads=2, heads=6, size=16, recurrent=(False, True), joined=True),
     ),
+    Family(
+        "qwen35", "qwen35", hidden=64, heads=4, kv_heads=2, head=32, ffn=160, rope_base=1000000.0, rope_dims=16,
+        rope_sections=(3, 3, 2, 0), delta=Delta(taps=4, key_heads=2, heads=6, size=16, period=2, in_turn=True),
+    ),
+    Family(
+        "qwen35moe", "qwen35moe", hidden=64, heads=2, kv_heads=1, head=64, ffn=128, rope_dims=32, tied=True,
+        rope_sections=(6, 5, 5, 0), experts=Experts(count=8, used=3, width=64, shared_width=96),
+        delta=Delta(taps=4, key_heads=3, heads=6, size=32, recurrent=(False, True), in_turn=True),
+    ),
 )  # fmt: skip
 
 

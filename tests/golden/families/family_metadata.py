@@ -34,6 +34,8 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
 
 
 def add_rotation(writer: gguf.GGUFWriter, family: Family) -> None:
+    if family.rope_sections:
+        writer.add_rope_dimension_sections(family.rope_sections)
     if family.rope_scale != 1.0:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(family.rope_scale)

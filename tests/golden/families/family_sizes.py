@@ -66,13 +66,15 @@ class Delta:
     """Tokens the convolution in front sees, the last one included."""
     key_heads: int
     heads: int
-    """Of values; the heads `i * (heads / key_heads)` and so many on have key head `i`."""
+    """Of values; the heads `i * (heads / key_heads)` and so many on have key head `i`, unless it is their turn."""
     size: int
     """Elements of a head."""
     period: int = 0
     """Every `period`-th layer has attention: `full_attention_interval`; 0 leaves the key away."""
     recurrent: tuple[bool, ...] = ()
     """Which layers have none, where the file lists them: `attention.recurrent_layers`."""
+    in_turn: bool = False
+    """Value head `h` has key head `h % key_heads`; what decays and what moves have a matrix each."""
     joined: bool = False
     """Queries, keys, values and gates of one key head after the other in one matrix, `ssm_in`."""
 
@@ -106,6 +108,8 @@ class Family:
     """"pairs" or "pieces": byte-level BPE or SentencePiece."""
     rope_dims: int = 0
     """Elements of a head that turn, where the file says it; 0 leaves the key away (then all do)."""
+    rope_sections: tuple[int, ...] = ()
+    """Pairs that turn by each position of a picture, which are all the same in a text; empty leaves the key away."""
     rope_factors: tuple[float, ...] = ()
     """Divisors of the rotation's frequencies, one a pair: the tensor `rope_freqs.weight`."""
     long_factors: tuple[float, ...] = ()

@@ -15,10 +15,11 @@ from gguf import GGMLQuantizationType as Type
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
-HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3", "qwen3next"}
+HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe"}
 POST_NORMS = {"gemma2", "gemma3"}
 QKV_BIAS = {"qwen2", "gpt-oss"}
-NORMS_BEFORE_FEED = {"gpt-oss": "post_attention_norm", "qwen3next": "post_attention_norm"}
+NORMS_BEFORE_FEED = dict.fromkeys(("gpt-oss", "qwen3next", "qwen35", "qwen35moe"), "post_attention_norm")
+GATED_SHARED = {"qwen3next", "qwen35moe"}
 F32_MATRICES = {"ffn_gate_inp", "ssm_conv1d"}
 
 
@@ -145,7 +146,11 @@ class Maker:
         self.matrix(f"{block}ssm_conv1d", 2 * keys + values, delta.taps, gain=1.5)
         self.vector(f"{block}ssm_dt.bias", delta.heads, mean=0.0, scale=1.0)
         self.vector(f"{block}ssm_a", delta.heads, mean=-0.3, scale=0.08)
-        self.matrix(f"{block}ssm_ba", 2 * delta.heads, hidden, gain=1.5)
+        if delta.in_turn:
+            self.matrix(f"{block}ssm_beta", delta.heads, hidden, gain=1.5)
+            self.matrix(f"{block}ssm_alpha", delta.heads, hidden, gain=1.5)
+        else:
+            self.matrix(f"{block}ssm_ba", 2 * delta.heads, hidden, gain=1.5)
         self.norm(f"{block}ssm_norm", delta.size)
         self.matrix(f"{block}ssm_out", hidden, values, gain=2.0)
 
@@ -167,7 +172,7 @@ class Maker:
         if experts.selection_bias:
             self.vector(f"{block}exp_probs_b.bias", count, mean=0.0, scale=0.3)
         shared = experts.shared * width
-        if self.family.architecture == "qwen3next":
+        if self.family.architecture in GATED_SHARED:
             shared = experts.shared_width or self.family.ffn
             self.vector(f"{block}ffn_gate_inp_shexp.weight", hidden, mean=0.0, scale=2.0 / float(hidden) ** 0.5)
         if shared:
