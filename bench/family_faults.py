@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+DELTA = {"qwen3next", "qwen3next_joined", "qwen35", "qwen35moe"}
 FAULTS = {
     # rotation
     # pairs (i, i + half) for (2i, 2i + 1) and the reverse
     "other rotation": {
         "llama", "llama_quantised", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "phi", "phi_long", "gemma2",
-        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite",
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", *DELTA,
     },
     "no rotation base": {  # 10000 for the file's
         "llama_rope_freqs", "qwen2", "qwen3", "gemma3", "mistral", "mistral3", "mixtral", "qwen3moe", "gpt_oss",
+        "qwen3next", "qwen35",
     },
     "no rope_freqs": {"llama_rope_freqs"},
-    "whole head turns": {"phi_long"},
+    "whole head turns": {"phi_long", *DELTA},
     "factors of the other length": {"phi_long", "phi_short"},
     "no factors": {"phi_long", "phi_short"},
     "no rotation magnitude": {"phi_long", "phi_short", "gpt_oss"},
@@ -26,11 +28,11 @@ FAULTS = {
     # attention
     "heads in other order": {  # query head h with key head h % kv_heads for h // group
         "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
-        "gpt_oss",
+        "gpt_oss", "qwen3next", "qwen35",
     },
     "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
     "no bias": {"qwen2", "gpt_oss"},
-    "no head norms": {"qwen3", "gemma3", "qwen3moe"},
+    "no head norms": {"qwen3", "gemma3", "qwen3moe", *DELTA},
     "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window in every layer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss", "mistral", "phi"},
@@ -39,6 +41,25 @@ FAULTS = {
     "no attention cap": {"gemma2"},
     "no sinks": {"gpt_oss"},
     "no temperature": {"mistral3"},
+    "no gate of attention": DELTA,
+    "gates before queries": DELTA,
+    "gates behind all queries": DELTA,  # for one head's behind its query
+    # gated delta net
+    "no convolution": DELTA,
+    "taps reversed": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group", *DELTA},
+    "no activation after the convolution": DELTA,
+    "no unit length": DELTA,
+    "key heads in other order": DELTA,  # h % key_heads for h // each, and the reverse
+    "joined by part": {"qwen3next_joined"},  # all queries, then all keys, for one key head after the other
+    "alpha before beta": DELTA,
+    "no bias of time": DELTA,
+    "no decay": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group", *DELTA},
+    "decay after the token": DELTA,
+    "no beta": DELTA,
+    "values for their difference": DELTA,  # plain linear attention, without the delta rule
+    "no norm of the result": DELTA,
+    "no gate of the result": DELTA,
+    "sigmoid for SiLU": DELTA,
     # latent attention
     "no query norm": {"deepseek2"},
     "no latent norm": {"deepseek2", "deepseek2_lite"},
@@ -50,11 +71,20 @@ FAULTS = {
     "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral"},
     "up before gate": {"phi", "phi_long"},
     # experts
-    "one expert less": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
-    "first experts": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
-    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2"},
+    "one expert less": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
+    },
+    "first experts": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
+    },
+    "weights not normed": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "qwen3next", "qwen3next_joined", "qwen35moe"},
     "weights normed": {"deepseek2_lite"},
-    "equal weights": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
+    "equal weights": {
+        "mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined",
+        "qwen35moe",
+    },
     "softmax for sigmoid": {"deepseek2"},
     "no selection bias": {"deepseek2"},
     "selection bias in the weights": {"deepseek2"},
@@ -62,7 +92,8 @@ FAULTS = {
     "groups by their best": {"deepseek2"},  # one expert for the sum of two
     "groups by their sum": {"deepseek2"},  # all experts
     "no expert scale": {"deepseek2"},
-    "no shared experts": {"deepseek2", "deepseek2_lite"},
+    "no shared experts": {"deepseek2", "deepseek2_lite", "qwen3next", "qwen3next_joined", "qwen35moe"},
+    "no gate of the shared expert": {"qwen3next", "qwen3next_joined", "qwen35moe"},
     "no router bias": {"gpt_oss"},
     "no expert bias": {"gpt_oss"},
     "plain SwiGLU": {"gpt_oss"},
@@ -70,12 +101,10 @@ FAULTS = {
     # state spaces
     "no convolution bias": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "no silu": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # of what is convolved
-    "taps reversed": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "one tap less": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # the one for the oldest input
     "no step bias": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "exp for softplus": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "no step of inputs": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
-    "no decay": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "state forgotten": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # with every token
     "read for taken": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # the two vectors exchanged
     "no skip": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},

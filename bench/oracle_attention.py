@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from oracle_file import Array, File, softmax
+from oracle_file import Array, File, sigmoid, softmax
 from oracle_rotation import Rotation
 
 PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
@@ -49,8 +49,20 @@ class Attention:
             return rows[:, :, :-2].reshape(len(x), -1, file.head), rows[:, :, -2], rows[:, :, -1]
         else:
             found = np.split(file.linear(x, f"{at}qkv"), np.cumsum(counts)[:-1] * file.head, axis=-1)
-        q, k, v = (y.reshape(len(x), count, file.head) for y, count in zip(found, counts, strict=True))
+        q, k, v = (y.reshape(len(x), count, -1) for y, count in zip(found, counts, strict=True))
         return q, k, v
+
+    def split(self, q: Array) -> tuple[Array, Array | None]:
+        """Queries, and what gates the result where queries come with as much again, head by head."""
+        head = self.file.head
+        if q.shape[-1] == head:
+            return q, None
+        if self.fault == "gates behind all queries":
+            whole = q.reshape(len(q), 2, -1, head)
+            return whole[:, 0], whole[:, 1]
+        if self.fault == "gates before queries":
+            return q[..., head:], q[..., :head]
+        return q[..., :head], q[..., head:]
 
     def turned(self, x: Array, layer: int, name: str) -> Array:
         """Normed head by head where the family has such norms, rotated."""
@@ -61,6 +73,7 @@ class Attention:
     def __call__(self, x: Array, layer: int) -> Array:
         file = self.file
         q, k, v = self.projections(x, layer)
+        q, gates = self.split(q)
         q, k = self.turned(q, layer, "attn_q"), self.turned(k, layer, "attn_k")
         owner = np.arange(file.heads) // (file.heads // file.kv_heads)
         if self.fault == "heads in other order":
@@ -69,7 +82,8 @@ class Attention:
         products = np.einsum("ihd,jhd->hij", q * self.temperatures(len(x)), k[:, owner]) / np.sqrt(width)
         weights = self.weights(products, layer)
         mixed = np.einsum("hij,jhd->ihd", weights, v[:, owner])
-        return file.linear(mixed.reshape(len(x), -1), f"blk.{layer}.attn_output")
+        gated = mixed if gates is None or self.fault == "no gate of attention" else mixed * sigmoid(gates)
+        return file.linear(gated.reshape(len(x), -1), f"blk.{layer}.attn_output")
 
     def temperatures(self, length: int) -> Array:
         """What each position's queries are multiplied by, [positions, 1, 1]."""

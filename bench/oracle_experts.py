@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from oracle_file import Array, File, softmax
+from oracle_file import Array, File, sigmoid, softmax
 
 GELU = {"gemma2", "gemma3"}
-NORMED = {"llama", "mistral3", "qwen3moe", "gpt-oss"}
+NORMED = {"llama", "mistral3", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe"}
 """Architectures that divide the weights of the chosen by their sum whatever the file says."""
 SIGMOID = 2
 
@@ -23,7 +23,13 @@ class Feed:
             return self.plain(x, at, "")
         y = self.experts(x, layer)
         shared = self.file.has(f"{at}up_shexp") and self.fault != "no shared experts"
-        return y + self.plain(x, at, "_shexp") if shared else y
+        return y + self.plain(x, at, "_shexp") * self.shared_gate(x, at) if shared else y
+
+    def shared_gate(self, x: Array, at: str) -> Array | float:
+        """How much of the shared expert each position takes, [positions, 1]; 1 where it has no gate."""
+        if not self.file.has(f"{at}gate_inp_shexp") or self.fault == "no gate of the shared expert":
+            return 1.0
+        return sigmoid(x @ self.file.weights[f"{at}gate_inp_shexp.weight"])[:, None]
 
     def plain(self, x: Array, at: str, suffix: str) -> Array:
         up = self.file.linear(x, f"{at}up{suffix}")
@@ -109,7 +115,3 @@ class Feed:
             found = np.broadcast_to(found.mean(-1, keepdims=True), found.shape)
         scale = self.file.number("expert_weights_scale")
         return found * scale if scale and self.fault != "no expert scale" else found
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))

@@ -52,3 +52,7 @@ def softmax(x: Array) -> Array:
     weights = np.exp(x - x.max(-1, keepdims=True))
     normed: Array = weights / weights.sum(-1, keepdims=True)
     return normed
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))

@@ -21,6 +21,7 @@ class Attention:
     def build(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         c, parts, at = self.config, self.parts, f"blk.{number}."
         q, k, v = self._fused(x, at, wanted) if c.fused else self._separate(x, at, wanted)
+        q, gates = (q[:, :, :, : c.head_size], q[:, :, :, c.head_size :]) if c.attention_gate else (q, None)
         q = parts.rope(self._head_norm(q, at + "attn_q_norm"), layer.rope, last_rows(i.positions, wanted))
         k = parts.rope(self._head_norm(k, at + "attn_k_norm"), layer.rope, i.positions)
         q = self._tempered(q, last_rows(i.positions, wanted))
@@ -38,13 +39,15 @@ class Attention:
             logit_softcap=c.attention_softcap,
         )
         joined = ops.reshape(attended, shape=(wanted, c.heads * c.value_size))
+        if gates is not None:
+            joined = ops.multiply(joined, ops.reshape(ops.sigmoid(gates), shape=joined.shape))
         return parts.linear(joined, at + "attn_output", c.width)
 
     def _separate(self, x: jf.Tensor, at: str, wanted: int) -> tuple[jf.Tensor, jf.Tensor, jf.Tensor]:
-        """Queries, keys and values, [1, rows, heads, size] each."""
+        """Queries with gates behind them where they have some, keys and values, [1, rows, heads, size] each."""
         c = self.config
         return (
-            self._heads(last_rows(x, wanted), at + "attn_q", c.heads, c.head_size),
+            self._heads(last_rows(x, wanted), at + "attn_q", c.heads, c.head_size * (2 if c.attention_gate else 1)),
             self._heads(x, at + "attn_k", c.kv_heads, c.head_size),
             self._heads(x, at + "attn_v", c.kv_heads, c.value_size),
         )

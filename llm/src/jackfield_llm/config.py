@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jackfield_llm.config_delta import check_sections, layers_without_attention, read_delta, with_gated_shared
 from jackfield_llm.config_encoder import check_causal, read_bert, read_nomic_bert, read_pooling
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
 from jackfield_llm.config_state_space import read_mamba, read_mamba2
 from jackfield_llm.errors import ModelError, shown
-from jackfield_llm.hyperparameters import Config, Layer, Rope, Temperature
+from jackfield_llm.hyperparameters import Config, Delta, Layer, RecurrentKind, Rope, Temperature
 from jackfield_llm.metadata import Keys
 
 __all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
@@ -105,6 +106,43 @@ def _qwen3moe(keys: Keys) -> Config:
     keys.integer("expert_count")
     keys.integer("expert_feed_forward_length")
     return replace(_decoder(keys, "neox", experts=True), head_norms=True)
+
+
+def _qwen3next(keys: Keys) -> Config:
+    """An expert without a width of its own has a part of `feed_forward_length`."""
+    keys.integer("expert_count")
+    return _delta_hybrid(keys, read_delta(keys), experts=True)
+
+
+def _qwen35(keys: Keys) -> Config:
+    check_sections(keys)
+    return _delta_hybrid(keys, replace(read_delta(keys), in_turn=True, parted=True), experts=False)
+
+
+def _qwen35moe(keys: Keys) -> Config:
+    keys.integer("expert_count")
+    check_sections(keys)
+    return _delta_hybrid(keys, replace(read_delta(keys), in_turn=True, parted=True), experts=True)
+
+
+def _delta_hybrid(keys: Keys, delta: Delta, *, experts: bool) -> Config:
+    """Layers with a gated delta net, and some with attention, whose result is gated; a shared expert with a gate."""
+    keys.absent("nextn_predict_layers", "layers that predict further tokens are")
+    plain = _decoder(keys, "neox", experts=experts)
+    if plain.value_size != plain.head_size:
+        raise keys.wrong("attention.value_length", plain.value_size, f"{plain.head_size}, the attention.key_length")
+    rope, chosen = plain.layers[0].rope, plain.layers[0].experts
+    if chosen is not None:
+        chosen = with_gated_shared(keys, chosen, plain.inner)
+    recurrent = layers_without_attention(keys, len(plain.layers))
+    return replace(
+        plain,
+        layers=tuple(Layer(rope, experts=chosen, mixer=delta if without else None) for without in recurrent),
+        head_norms=True,
+        attention_gate=True,
+        ffn_norm="post_attention_norm",
+        recurrent=RecurrentKind(taps=delta.taps - 1, snapshots=True) if any(recurrent) else None,
+    )
 
 
 def _gpt_oss(keys: Keys) -> Config:
@@ -208,4 +246,7 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
+    "qwen3next": _qwen3next,
+    "qwen35": _qwen35,
+    "qwen35moe": _qwen35moe,
 }

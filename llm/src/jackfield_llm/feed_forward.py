@@ -25,7 +25,16 @@ class FeedForward:
         y = self._experts(x, layer.experts, at)
         if not layer.experts.shared_inner:
             return y
-        return ops.add(y, self._plain(x, at, "_shexp", layer.experts.shared_inner))
+        return ops.add(y, self._shared(x, layer.experts, at))
+
+    def _shared(self, x: jf.Tensor, experts: Experts, at: str) -> jf.Tensor:
+        """The expert that every token takes, as far as its gate lets it."""
+        y = self._plain(x, at, "_shexp", experts.shared_inner)
+        if not experts.shared_gate:
+            return y
+        width = self.config.width
+        gate = ops.reshape(self.parts.weights.get(at + "ffn_gate_inp_shexp.weight", (width,)), shape=(1, width))
+        return ops.multiply(y, ops.sigmoid(ops.linear(x, gate)))
 
     def _plain(self, x: jf.Tensor, at: str, suffix: str, inner: int) -> jf.Tensor:
         """suffix: what names of the expert for all tokens end in."""

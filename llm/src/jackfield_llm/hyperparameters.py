@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Encoder", "Experts", "Latent", "Layer", "Mamba", "Mamba2", "RecurrentKind", "Rope", "Temperature"]
+__all__ = [
+    "Config",
+    "Delta",
+    "Encoder",
+    "Experts",
+    "Latent",
+    "Layer",
+    "Mamba",
+    "Mamba2",
+    "RecurrentKind",
+    "Rope",
+    "Temperature",
+]
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,8 @@ class Rope:
 class Experts:
     """Feed-forwards of which a router chooses a few for each token.
 
-    inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none.
+    inner: width of one expert. shared_inner: of the one every token takes besides, 0 for none; shared_gate: as far as a
+        gate of its own lets it.
     gating: "softmax" or "sigmoid", which makes the router's scores weights. normed: the weights of the chosen are
         divided by their sum. scale: times the weights.
     groups: of neighbouring experts; only the groups_used whose two best sum to most are looked at. 1 for all.
@@ -36,6 +49,7 @@ class Experts:
     used: int
     inner: int
     shared_inner: int = 0
+    shared_gate: bool = False
     gating: str = "softmax"
     normed: bool = True
     scale: float = 1.0
@@ -85,6 +99,37 @@ class Mamba2:
     taps: int
     heads: int
     groups: int
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A gated delta net in the place of attention.
+
+    taps: tokens its convolution sees. key_heads: of queries and keys. size: elements of a head, of values too.
+    heads: of values; `each` neighbours have one key head, or, in_turn, head h has key head h % key_heads.
+    parted: what decays and what moves are made by a matrix each, not by one.
+    """
+
+    taps: int
+    key_heads: int
+    heads: int
+    size: int
+    in_turn: bool = False
+    parted: bool = False
+
+    @property
+    def each(self) -> int:
+        return self.heads // self.key_heads
+
+    @property
+    def values(self) -> int:
+        """Elements of all values of a token."""
+        return self.heads * self.size
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: all queries, keys and values."""
+        return 2 * self.key_heads * self.size + self.values
 
 
 @dataclass(frozen=True)
@@ -143,6 +188,7 @@ class Config:
     activation: "silu", "gelu" (tanh form) or "limited" (gpt-oss) of the gated feed-forward.
     softcap: on the logits, attention_softcap: on the products of attention, 0 for none.
     head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
+    attention_gate: queries come with as many elements more, whose sigmoid is multiplied with what attention gives.
     sinks: a logit a head that takes weight and yields none. fused: one matrix makes queries, keys and values, another
         gate and up. ffn_norm: what the norm before the feed-forward is called.
     encoder: where it is no decoder; `layers` is empty then, and eps of the layer norms.
@@ -166,6 +212,7 @@ class Config:
     attention_softcap: float = 0.0
     head_norms: bool = False
     post_norms: bool = False
+    attention_gate: bool = False
     sinks: bool = False
     fused: bool = False
     ffn_norm: str = "ffn_norm"

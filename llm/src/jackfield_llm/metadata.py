@@ -66,10 +66,13 @@ class Keys:
     def wrong(self, name: str, value: object, must: str) -> ModelError:
         return ModelError(f"{self.architecture}.{name} is {shown(value)}: must be {must}")
 
+    def lacks(self, name: str) -> ModelError:
+        return ModelError(f"the file lacks {self.architecture}.{name}, which a {self.architecture} model needs")
+
     def _get(self, name: str, default: Any) -> Any:
         value = self.get(name)
         if value is None:
             value = default
         if value is None:
-            raise ModelError(f"the file lacks {self.architecture}.{name}, which a {self.architecture} model needs")
+            raise self.lacks(name)
         return value

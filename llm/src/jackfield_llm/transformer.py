@@ -12,10 +12,11 @@ from typing import Literal
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.attention import Attention
+from jackfield_llm.delta_net import DeltaNet
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Layer, Mamba, Mamba2
+from jackfield_llm.hyperparameters import Config, Delta, Layer, Mamba, Mamba2
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.recurrent import Recurrent
 from jackfield_llm.state_space import Mamba2Layer, MambaLayer
@@ -106,6 +107,8 @@ class Transformer:
                 return MambaLayer(self._parts, layer.mixer).build(x, number, i, wanted)
             case Mamba2():
                 return Mamba2Layer(self._parts, layer.mixer).build(x, number, i, wanted)
+            case Delta():
+                return DeltaNet(self._parts, layer.mixer).build(x, number, i, wanted)
             case _:
                 return self._attention.build(x, number, layer, i, wanted)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from family_metadata import add_metadata
-from family_sizes import LENGTH, VOCABULARY, Experts, Family, Latent, StateSpace
+from family_sizes import LENGTH, VOCABULARY, Delta, Experts, Family, Latent, StateSpace
 from family_tensors import Floats, tensors, type_of
 from family_vocabularies import TOKENIZERS
 from gguf import ExpertGatingFuncType
@@ -116,6 +116,26 @@ FAMILIES = (
         "mamba2_one_group", "mamba2", hidden=64, heads=0, kv_heads=0, head=0, ffn=0, tied=True, type=Type.F16,
         types={"ssm_out": Type.Q8_0},
         state_space=StateSpace(inner=128, state=24, rank=4, taps=5, groups=1),
+    ),
+    Family(
+        "qwen3next", "qwen3next", hidden=64, heads=4, kv_heads=2, head=32, ffn=128, rope_base=1000000.0, rope_dims=16,
+        experts=Experts(count=8, used=3, width=64, shared_width=96),
+        delta=Delta(taps=4, key_heads=2, heads=4, size=32, period=2),
+    ),
+    Family(
+        "qwen3next_joined", "qwen3next", hidden=96, heads=3, kv_heads=1, head=64, ffn=96, rope_base=10000.0,
+        rope_dims=32, tied=True, type=Type.F16,
+        experts=Experts(count=6, used=2, width=48, width_key=False),
+        delta=Delta(taps=3, key_heads=2, heads=6, size=16, recurrent=(False, True), joined=True),
+    ),
+    Family(
+        "qwen35", "qwen35", hidden=64, heads=4, kv_heads=2, head=32, ffn=160, rope_base=1000000.0, rope_dims=16,
+        rope_sections=(3, 3, 2, 0), delta=Delta(taps=4, key_heads=2, heads=6, size=16, period=2, in_turn=True),
+    ),
+    Family(
+        "qwen35moe", "qwen35moe", hidden=64, heads=2, kv_heads=1, head=64, ffn=128, rope_dims=32, tied=True,
+        rope_sections=(6, 5, 5, 0), experts=Experts(count=8, used=3, width=64, shared_width=96),
+        delta=Delta(taps=4, key_heads=3, heads=6, size=32, recurrent=(False, True), in_turn=True),
     ),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gguf
-from family_sizes import EPSILON, VOCABULARY, Experts, Family, Latent, StateSpace
+from family_sizes import EPSILON, VOCABULARY, Delta, Experts, Family, Latent, StateSpace
 
 
 def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
@@ -31,11 +31,15 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     add_attention(writer, family)
     if family.latent:
         add_latent(writer, family.latent)
+    if family.delta:
+        add_delta(writer, family.delta)
     if family.experts:
         add_experts(writer, family.experts)
 
 
 def add_rotation(writer: gguf.GGUFWriter, family: Family) -> None:
+    if family.rope_sections:
+        writer.add_rope_dimension_sections(family.rope_sections)
     if family.rope_scale != 1.0:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(family.rope_scale)
@@ -76,6 +80,18 @@ def add_latent(writer: gguf.GGUFWriter, latent: Latent) -> None:
     writer.add_value_length_mla(latent.value)
 
 
+def add_delta(writer: gguf.GGUFWriter, delta: Delta) -> None:
+    writer.add_ssm_conv_kernel(delta.taps)
+    writer.add_ssm_state_size(delta.size)
+    writer.add_ssm_group_count(delta.key_heads)
+    writer.add_ssm_time_step_rank(delta.heads)
+    writer.add_ssm_inner_size(delta.heads * delta.size)
+    if delta.period:
+        writer.add_full_attention_interval(delta.period)
+    if delta.recurrent:
+        writer.add_array(f"{writer.arch}.attention.recurrent_layers", delta.recurrent)
+
+
 def add_experts(writer: gguf.GGUFWriter, experts: Experts) -> None:
     writer.add_expert_count(experts.count)
     writer.add_expert_used_count(experts.used)
@@ -85,6 +101,8 @@ def add_experts(writer: gguf.GGUFWriter, experts: Experts) -> None:
         writer.add_leading_dense_block_count(experts.dense)
     if experts.shared:
         writer.add_expert_shared_count(experts.shared)
+    if experts.shared_width:
+        writer.add_expert_shared_feed_forward_length(experts.shared_width)
     if experts.gating is not None:
         writer.add_expert_gating_func(experts.gating)
     if experts.norm:

@@ -27,6 +27,8 @@ class Experts:
     """Leading layers without experts."""
     shared: int = 0
     """Experts every token takes, as one of so many times the width; 0 leaves the key away."""
+    shared_width: int = 0
+    """Of the one every token takes, which has a gate of its own; 0 leaves the key away."""
     gating: ExpertGatingFuncType | None = None
     norm: bool = False
     """The weights of the chosen are divided by their sum."""
@@ -73,6 +75,30 @@ class StateSpace:
 
 
 @dataclass(frozen=True)
+class Delta:
+    """Layers with a gated delta net, whose state is a matrix a head, between layers with attention."""
+
+    taps: int
+    """Tokens the convolution in front sees, the last one included."""
+    key_heads: int
+    heads: int
+    """Of values; the heads `i * (heads / key_heads)` and so many on have key head `i`, unless it is their turn."""
+    size: int
+    """Elements of a head."""
+    period: int = 0
+    """Every `period`-th layer has attention: `full_attention_interval`; 0 leaves the key away."""
+    recurrent: tuple[bool, ...] = ()
+    """Which layers have none, where the file lists them: `attention.recurrent_layers`."""
+    in_turn: bool = False
+    """Value head `h` has key head `h % key_heads`; what decays and what moves have a matrix each."""
+    joined: bool = False
+    """Queries, keys, values and gates of one key head after the other in one matrix, `ssm_in`."""
+
+    def without_attention(self, layer: int) -> bool:
+        return self.recurrent[layer] if self.recurrent else (layer + 1) % self.period != 0
+
+
+@dataclass(frozen=True)
 class Family:
     """One file: an architecture, its sizes, and what makes the variant different."""
 
@@ -98,6 +124,8 @@ class Family:
     """"pairs" or "pieces": byte-level BPE or SentencePiece."""
     rope_dims: int = 0
     """Elements of a head that turn, where the file says it; 0 leaves the key away (then all do)."""
+    rope_sections: tuple[int, ...] = ()
+    """Pairs that turn by each position of a picture, which are all the same in a text; empty leaves the key away."""
     rope_factors: tuple[float, ...] = ()
     """Divisors of the rotation's frequencies, one a pair: the tensor `rope_freqs.weight`."""
     long_factors: tuple[float, ...] = ()
@@ -128,6 +156,7 @@ class Family:
     experts: Experts | None = None
     latent: Latent | None = None
     state_space: StateSpace | None = None
+    delta: Delta | None = None
 
     def has_experts(self, layer: int) -> bool:
         return self.experts is not None and layer >= self.experts.dense

@@ -10,15 +10,17 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-from family_sizes import VOCABULARY, Experts, Family, Latent, StateSpace
+from family_sizes import VOCABULARY, Delta, Experts, Family, Latent, StateSpace
 from gguf import GGMLQuantizationType as Type
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
-HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3"}
+HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe"}
 POST_NORMS = {"gemma2", "gemma3"}
 QKV_BIAS = {"qwen2", "gpt-oss"}
 NEVER_SMALL = {"ffn_gate_inp", "ssm_conv1d", "ssm_norm"}
+NORMS_BEFORE_FEED = dict.fromkeys(("gpt-oss", "qwen3next", "qwen35", "qwen35moe"), "post_attention_norm")
+GATED_SHARED = {"qwen3next", "qwen35moe"}
 
 
 def gaussian(label: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> Floats:
@@ -88,13 +90,15 @@ class Maker:
         if family.state_space:
             self.state_space(block, family.state_space)
             return
-        if family.latent:
+        if family.delta and family.delta.without_attention(layer):
+            self.delta(block, family.delta)
+        elif family.latent:
             self.latent(block, family.latent)
         elif family.architecture == "phi3":
             self.fused(block)
         else:
             self.attention(block)
-        self.norm(f"{block}{'post_attention' if family.architecture == 'gpt-oss' else 'ffn'}_norm", hidden)
+        self.norm(block + NORMS_BEFORE_FEED.get(family.architecture, "ffn_norm"), hidden)
         if family.experts and family.has_experts(layer):
             self.experts(block, family.experts)
         else:
@@ -104,7 +108,8 @@ class Maker:
     def attention(self, block: str) -> None:
         family, hidden = self.family, self.family.hidden
         queries, keys = family.heads * family.head, family.kv_heads * family.head
-        self.matrix(f"{block}attn_q", queries, hidden, gain=family.sharpness)
+        gates = queries if family.delta else 0
+        self.matrix(f"{block}attn_q", queries + gates, hidden, gain=family.sharpness)
         self.matrix(f"{block}attn_k", keys, hidden, gain=family.sharpness)
         self.matrix(f"{block}attn_v", keys, hidden)
         self.matrix(f"{block}attn_output", hidden, queries)
@@ -153,6 +158,25 @@ class Maker:
             self.vector(f"{block}ssm_d", size.inner, mean=1.0, scale=0.7)
         self.matrix(f"{block}ssm_out", hidden, size.inner, gain=2.0)
 
+    def delta(self, block: str, delta: Delta) -> None:
+        """Decays of a token lie round exp(-0.2), within one layer from nearly none to exp(-2)."""
+        hidden, keys, values = self.family.hidden, delta.key_heads * delta.size, delta.heads * delta.size
+        if delta.joined:
+            self.matrix(f"{block}ssm_in", 2 * keys + 2 * values, hidden)
+        else:
+            self.matrix(f"{block}attn_qkv", 2 * keys + values, hidden)
+            self.matrix(f"{block}attn_gate", values, hidden)
+        self.matrix(f"{block}ssm_conv1d", 2 * keys + values, delta.taps, gain=1.5)
+        self.vector(f"{block}ssm_dt.bias", delta.heads, mean=0.0, scale=1.0)
+        self.vector(f"{block}ssm_a", delta.heads, mean=-0.3, scale=0.08)
+        if delta.in_turn:
+            self.matrix(f"{block}ssm_beta", delta.heads, hidden, gain=1.5)
+            self.matrix(f"{block}ssm_alpha", delta.heads, hidden, gain=1.5)
+        else:
+            self.matrix(f"{block}ssm_ba", 2 * delta.heads, hidden, gain=1.5)
+        self.norm(f"{block}ssm_norm", delta.size)
+        self.matrix(f"{block}ssm_out", hidden, values, gain=2.0)
+
     def feed(self, block: str) -> None:
         family, hidden = self.family, self.family.hidden
         if family.architecture == "phi3":
@@ -170,10 +194,14 @@ class Maker:
         self.matrix(f"{block}ffn_down_exps", count, hidden, width, gain=2.0 / experts.gate_gain**2)
         if experts.selection_bias:
             self.vector(f"{block}exp_probs_b.bias", count, mean=0.0, scale=0.3)
-        if experts.shared:
-            self.matrix(f"{block}ffn_gate_shexp", experts.shared * width, hidden)
-            self.matrix(f"{block}ffn_up_shexp", experts.shared * width, hidden)
-            self.matrix(f"{block}ffn_down_shexp", hidden, experts.shared * width, gain=2.0)
+        shared = experts.shared * width
+        if self.family.architecture in GATED_SHARED:
+            shared = experts.shared_width or self.family.ffn
+            self.vector(f"{block}ffn_gate_inp_shexp.weight", hidden, mean=0.0, scale=2.0 / float(hidden) ** 0.5)
+        if shared:
+            self.matrix(f"{block}ffn_gate_shexp", shared, hidden)
+            self.matrix(f"{block}ffn_up_shexp", shared, hidden)
+            self.matrix(f"{block}ffn_down_shexp", hidden, shared, gain=2.0)
         if self.family.architecture == "gpt-oss":
             self.vector(f"{block}ffn_gate_inp.bias", count, mean=0.0, scale=0.7)
             self.vector(f"{block}ffn_gate_exps.bias", count, width, mean=0.0, scale=0.7)
@@ -190,7 +218,7 @@ class Maker:
         if architecture == "gpt-oss":
             self.vector(f"{block}attn_output.bias", hidden, mean=0.0, scale=0.5)
             self.vector(f"{block}attn_sinks.weight", family.heads, mean=1.0, scale=1.0)
-        if architecture in HEAD_NORMS:
+        if architecture in HEAD_NORMS and f"{block}attn_k.weight" in self.made:
             self.vector(f"{block}attn_q_norm.weight", family.head, mean=1.4, scale=0.3)
             self.vector(f"{block}attn_k_norm.weight", family.head, mean=1.4, scale=0.3)
         if architecture in POST_NORMS:
