@@ -133,16 +133,8 @@ def test_however_the_text_is_cut_the_logits_are_the_same(name, device, family_pa
             assert nmse(ours.prefill(ids[cut:]), at_once[-1]) <= 1e-5
 
 
-def by_token(name):
-    """Strictly expected to fail where ssm_conv's kernel wants the inputs of a channel in a row, not of a token."""
-    convolves = families.family_files.by_name(name).state_space is not None
-    return (
-        pytest.param(name, marks=pytest.mark.xfail(reason="ssm_conv of cpu wants dense inputs")) if convolves else name
-    )
-
-
 @pytest.mark.parametrize("device", ["cpu:0"], indirect=True)
-@pytest.mark.parametrize("name", [by_token(name) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_copied_to_be_read(name, device, family_path):
     """Kernels take the strides that the graphs give them."""
     with load(family_path(name), device) as ours:
