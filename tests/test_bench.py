@@ -21,6 +21,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import aarch64_counts  # noqa: E402
+import aims  # noqa: E402
 import compare_llama  # noqa: E402
 import judging  # noqa: E402
 import machine  # noqa: E402
@@ -74,7 +75,7 @@ def fake_peers(folder: Path) -> list[peer.Peer]:
     found = []
     for recipe, place in ((LLAMA, "plain"), (IK, "fork")):
         programs = {name: program(folder / place, name) for name in ("llama-bench", "peer-probe", "peer-matmul")}
-        found.append(peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", True, programs))
+        found.append(peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", machine.cpu_mark(), programs))
     return found
 
 
@@ -276,27 +277,47 @@ def judged(samples, *, wrong=None, native=None, model="Q4_0"):
     return judging.judged(row, FACTS, output, native or {}, ROOFLINE, targets=True)
 
 
-def test_a_peer_built_for_another_cpu_is_void():
-    found = judged(
-        {"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}, native={"ik_llama.cpp": False}
-    )
+@pytest.mark.parametrize("wrong", [[], ["ik_llama.cpp"]])
+def test_a_peer_built_for_another_cpu_makes_the_row_void(wrong):
+    samples = {"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}
+    found = judged(samples, native={"ik_llama.cpp": False}, wrong=wrong)
     assert found["void"] == {"ik_llama.cpp": "not built for this CPU"}
+    assert (found["better_peer"], found["ratio"]) == (None, None)  # the peer that is left is the weaker one
+    assert found["goal"] == "void: ik_llama.cpp: not built for this CPU"
+    assert judged(samples, native={"ik_llama.cpp": False}, model="other")["goal"] == ""  # no goal, so no verdict
+
+
+def test_a_peer_with_wrong_output_leaves_the_goal_to_the_others():
+    found = judged({"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}, wrong=["ik_llama.cpp"])
     assert (found["better_peer"], found["ratio"], found["goal"]) == ("llama.cpp", 2.0, "met (1.2 times)")
+    alone = judged({"llama.cpp": [400.0], "jackfield": [800.0]}, wrong=["llama.cpp"])
+    assert (alone["ratio"], alone["goal"]) == (None, "void: no peer that counts has a figure")
 
 
-def test_our_own_wrong_output_has_no_ratio():
+def test_our_own_wrong_output_misses_the_goal():
     found = judged({"llama.cpp": [400.0], "jackfield": [800.0]}, wrong=["jackfield"])
-    assert (found["ratio"], found["goal"]) == (None, "")
+    assert (found["ratio"], found["goal"]) == (None, "missed (our wrong output: gives NaN)")
 
 
-def test_the_reference_machine_knows_slow_peers(monkeypatch):
+def test_peers_alone_have_no_verdict():
+    assert judged({"llama.cpp": [400.0]}, native={"llama.cpp": False})["goal"] == ""
+
+
+def test_a_slow_peer_makes_a_row_of_the_reference_machine_void(monkeypatch):
     samples = {"llama.cpp": [100.0], "llama.cpp packed": [300.0], "ik_llama.cpp": [600.0], "jackfield": [900.0]}
-    assert judged(samples)["void"] == {} or machine.is_reference()
+    monkeypatch.setattr(judging, "is_reference", lambda: False)
+    assert (judged(samples)["void"], judged(samples)["goal"]) == ({}, "met (1.2 times)")
     monkeypatch.setattr(judging, "is_reference", lambda: True)
     why = "llama.cpp at 300 t/s is below 0.8 of the 462 seen on the reference machine"
     found = judged(samples)
     assert found["void"] == {"llama.cpp": why, "llama.cpp packed": why}
-    assert found["goal"] == "met (1.2 times)"
+    assert (found["ratio"], found["goal"]) == (None, f"void: llama.cpp: {why}; llama.cpp packed: {why}")
+    quick_enough = judged({**samples, "llama.cpp packed": [370.0]})
+    assert (quick_enough["void"], quick_enough["goal"]) == ({}, "met (1.2 times)")
+    assert judged({**samples, "ik_llama.cpp": [500.0], "llama.cpp packed": [400.0]})["goal"].startswith("void: ik_lla")
+    assert judged({**samples, "ik_llama.cpp": [10.0], "llama.cpp packed": [400.0]}, wrong=["ik_llama.cpp"])["goal"] == (
+        "met (1.2 times)"
+    )
 
 
 def test_the_table_of_targets_is_about_models_that_are_made():
@@ -313,8 +334,101 @@ def test_verdicts():
     low = {"llama.cpp": 0.9}
     assert targets.verdict("1.1B-Q4_0", "generate", low, 0.95) == "met (90% of the bandwidth)"
     assert targets.verdict("1.1B-Q4_0", "generate", low, 0.85) == "missed (1.05 times)"
+    assert targets.verdict("Q4_0", "generate", both, 0.93) == "missed (1.1 times, at 93% of the roofline)"
     assert targets.verdict("other", "prompt", both, 1.0) == ""
     assert targets.verdict("F16", "prompt", {"ik_llama.cpp": 2.0}, 0.5) == ""
+
+
+# ---- absolute goals
+
+PEAKS = {"read": {1: 8e9}, "read_huge": {1: 16e9}, "int8": {1: 940e9}}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    monkeypatch.setattr(aims, "is_reference", lambda: False)
+
+
+@pytest.fixture
+def at_home(monkeypatch):
+    monkeypatch.setattr(aims, "is_reference", lambda: True)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("figure", "verdict"), [(601e9, "met"), (599e9, "missed")])
+def test_a_rate_is_asked_for_as_a_share_of_this_machines_peak(figure, verdict):
+    aim = aims.matmul_aim("q4_0", 512, "hot", 1, PEAKS)
+    found = aim.judged(figure)
+    assert (found["goal_on_reference"], found["goal_here"]) == (300e9, pytest.approx(600e9))
+    told = "at least 600 GOPS (300 on the reference machine, by the peak of int8)"
+    assert found["verdict"] == f"{verdict} ({told})"
+    assert aim.judged(figure, void="so")["verdict"] == "void: so"
+
+
+@pytest.mark.usefixtures("at_home")
+def test_goals_of_the_reference_machine_are_taken_as_they_are():
+    found = aims.matmul_aim("q4_K", 512, "hot", 1, PEAKS).judged(279e9)
+    assert (found["verdict"], found["scaled_by"]) == ("missed (at least 280 GOPS)", "")
+    assert aims.peer_aim(0.35, 1.6, 3.2).here == 0.35
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_every_goal_of_products():
+    def here(*words):
+        aim = aims.matmul_aim(*words, PEAKS)
+        return aim and round(aim.here / 1e9, 3)
+
+    assert here("q4_0", 1, "hot", 1) == 55  # half the rate of reading: 16 of 32 GB/s
+    assert here("q4_0", 1, "cold", 1) == 37.5
+    assert here("q2_K", 512, "hot", 1) == 400
+    for none in (("q4_0", 1, "hot", 2), ("q8_0", 1, "hot", 1), ("q4_0", 512, "cold", 1), ("f32", 512, "hot", 1)):
+        assert here(*none) is None
+
+
+def timed(load, short, late):
+    return [{"load_s": load, "short_s": short, "long_s": late}]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_first_tokens_are_judged_by_the_peers_time_in_the_run():
+    times = {"llama.cpp": timed(0.2, 0.152, 3.214), "jackfield": timed(0.1, 0.159, 0.701)}
+    found = aims.first_goals("Q4_1", times, "")
+    assert found["first_short"]["goal_here"] == pytest.approx(0.26)  # llama.cpp takes twice the 0.176 s
+    assert found["first_short"]["verdict"] == "met (at most 260 ms (130 on the reference machine, by llama.cpp's time))"
+    assert found["first_long"]["verdict"].startswith("missed (at most 700 ms")
+    assert aims.first_goals("Q8_0", times, "") == aims.first_goals("Q4_1", {"llama.cpp": timed(1, 1, 1)}, "") == {}
+    alone = aims.first_goals("Q4_1", {"jackfield": timed(0, 0, 0)}, "")
+    assert alone["first_long"]["verdict"] == "void: llama.cpp has no time to scale the goal by"
+    assert aims.first_goals("Q4_1", times, "x: not built for this CPU")["first_long"]["verdict"].startswith("void: x")
+
+
+def test_memory_is_judged_with_pythons_own():
+    sizes = {"jackfield": 195_000_000, "imports": 53_000_000}
+    assert aims.memory_goals("Q4_1", sizes)["memory"]["verdict"] == "met (at most 196 MB)"
+    assert aims.memory_goals("Q4_1", {**sizes, "imports": 51_000_000})["memory"]["verdict"].startswith("missed (at most 194")
+    assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": 801_000_000})["memory"]["verdict"].startswith("missed")
+    assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": 799_000_000})["memory"]["verdict"].startswith("met")
+    assert aims.memory_goals("Q8_0", sizes) == aims.memory_goals("Q4_1", {"imports": 1}) == {}
+
+
+def test_verdicts_are_counted():
+    words = ["met (x)", "missed (x)", "void: x", "", "met (y)"]
+    assert aims.counted(words) == {"met": 2, "missed": 1, "void": 1}
+    model = {"rows": [{"goal": "met (x)"}, {"goal": ""}], "goals": {"memory": {"verdict": "void: x"}}}
+    assert compare_llama.verdicts([model]) == ["met (x)", "", "void: x"]
+
+
+def test_goals_speak_of_runs_of_full_size_alone():
+    def whole(quick=False, **sizes):
+        return compare_llama.Run((), "", compare_llama.Sizes(**sizes), (1,), quick).whole
+
+    assert whole() and whole(runs=1, depths=(0,))
+    assert not whole(prompt=16) and not whole(quick=True)
+
+
+def test_depths_are_words_or_one_word():
+    for words in (["0", "512", "2048"], ["0,512,2048"]):
+        assert compare_llama.parsed(["Q4_1", "--depths", *words]).depths == (0, 512, 2048)
 
 
 # ---- sides and peers
@@ -331,6 +445,65 @@ def test_the_fork_warms_up_with_a_whole_prompt(tmp_path):
     command = fork.speed(Path("m.gguf"), sides.Task("prompt", 512), 2)
     assert command[-4:] == ["-r", "2", "-o", "json"]
     assert [side.name for side in sides.sides_of(fake_peers(tmp_path))] == SIDES
+
+
+def test_a_peer_of_a_file_is_native_where_it_was_built_on_this_cpu(tmp_path):
+    path = tmp_path / "peers.json"
+    known = [vars(one) for one in fake_peers(tmp_path)]
+    path.write_text(json.dumps([{**one, "native": False} for one in known]))  # what a file says of it is not heard
+    assert all(one.native for one in peer.read_peers(path))
+    path.write_text(json.dumps([{**known[0], "flags": []}]))
+    assert not peer.read_peers(path)[0].native
+    path.write_text(json.dumps([{**known[0], "built_on": "another CPU", "native": True}]))
+    with pytest.raises(PeerError, match="llama.cpp was built on 'another CPU', this is .*; build it here"):
+        peer.read_peers(path)
+    old = {key: value for key, value in known[0].items() if key != "built_on"}
+    path.write_text(json.dumps([{**old, "native": True}]))
+    with pytest.raises(PeerError, match="built by an older script.*peer.py stamp"):
+        peer.read_peers(path)
+
+
+def test_the_mark_of_a_cpu_changes_with_its_flags(monkeypatch):
+    def mark(flags):
+        monkeypatch.setattr(machine, "this_cpu", lambda: {"model name": "x", "flags": flags})
+        return machine.cpu_mark()
+
+    assert mark("avx2 avx512f") == mark("avx512f avx2") != mark("avx2")
+
+
+def older_build(folder: Path) -> Path:
+    """A build folder as older scripts left it."""
+    out = folder / LLAMA.out
+    out.mkdir(exist_ok=True)
+    (out / "bin").mkdir(exist_ok=True)
+    (out / peer.OLD_MARK).write_text(machine.cpu_name())
+    (out / "CMakeCache.txt").write_text(f"GGML_NATIVE:BOOL=ON\nCMAKE_CXX_COMPILER:FILEPATH={peer.tool('c++')}\n")
+    kernel = {"file": "/x/ggml-cpu/quants.c", "command": "cc -march=native"}
+    (out / "compile_commands.json").write_text(json.dumps([kernel]))
+    (out / "bin" / "peer-matmul").write_text("#!/bin/sh\necho 4 1e-3\n")
+    (out / "bin" / "peer-matmul").chmod(0o755)
+    return out
+
+
+def test_an_older_build_is_stamped_after_a_look(tmp_path, monkeypatch):
+    monkeypatch.setattr(peer, "tool", lambda name: f"/usr/bin/{name}")
+    out = older_build(tmp_path)
+    peer.stamp(tmp_path, LLAMA)
+    assert (out / peer.MARK).read_text().strip() == machine.cpu_mark()
+    for name, text, why in (
+        (peer.OLD_MARK, "another", "it was built on 'another'"),
+        ("CMakeCache.txt", "GGML_NATIVE:BOOL=OFF", "was not told GGML_NATIVE=ON"),
+        ("CMakeCache.txt", "GGML_NATIVE:BOOL=ON", "its compiler is not /usr/bin/c"),
+        ("compile_commands.json", '[{"file": "/x/iqk/a.cpp", "command": "cc"}]', "without -march=native"),
+        ("compile_commands.json", "[]", "without -march=native"),
+        ("bin/peer-matmul", "#!/bin/sh\necho 4 wrong\n", "do not run here"),
+        ("bin/peer-matmul", "#!/bin/sh\nkill -4 $$\n", "do not run here"),
+    ):
+        (older_build(tmp_path) / peer.MARK).unlink(missing_ok=True)
+        (out / name).write_text(text)
+        with pytest.raises(PeerError, match=why):
+            peer.stamp(tmp_path, LLAMA)
+        assert not (out / peer.MARK).exists()
 
 
 def test_peers_of_a_file_are_read_or_refused(tmp_path):
