@@ -14,15 +14,7 @@ from typing import Any
 
 from machine import is_reference
 from roofline import REFERENCE, Roofline, read_rate
-from targets import (
-    FIRST_LONG_S,
-    FIRST_SHORT_S,
-    MATMUL,
-    MATMUL_ROW,
-    MEMORY,
-    PEER_LONG_S,
-    PEER_SHORT_S,
-)
+from targets import FIRST_LONG_S, FIRST_SHORT_S, MATMUL, MATMUL_ROW, MEMORY, PEER_LONG_S, PEER_SHORT_S
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,8 @@ class Aim:
         """The goal in words, of both machines."""
         name, factor = self.unit
         words = f"at {'most' if self.most else 'least'} {self.here / factor:.4g} {name}"
-        return f"{words} ({self.reference / factor:.4g} on the reference machine, by {self.scale})" if self.scale else words
+        there = f" ({self.reference / factor:.4g} on the reference machine, by {self.scale})"
+        return words + (there if self.scale else "")
 
     def judged(self, figure: float, *, void: str = "") -> dict[str, Any]:
         """The part of a document: figure, goal of both machines, and the verdict in words. void: why none counts."""
@@ -52,6 +45,7 @@ class Aim:
             "goal_on_reference": self.reference,
             "goal_here": self.here,
             "scaled_by": self.scale,
+            "unit": self.unit[0],
             "verdict": f"void: {void}" if void else f"{'met' if met else 'missed'} ({self.told()})",
         }
 
@@ -115,7 +109,7 @@ def middle(samples: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def memory_goals(model: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The verdict on the largest resident size; an interpreter with our imports is added to the default model's goal."""
+    """The verdict on the largest resident size; the default model's goal leaves out an interpreter with our imports."""
     if model not in MEMORY or "jackfield" not in sizes:
         return {}
     goal = MEMORY[model] + (sizes["imports"] if model == "Q4_1" else 0)

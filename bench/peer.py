@@ -1,7 +1,7 @@
 """The peers, llama.cpp and its fork ik_llama.cpp, built natively outside the source tree.
 
     uv run python bench/peer.py build [--dir DIR] [--jobs N]  both, and our small programs on their libraries
-    uv run python bench/peer.py stamp [--dir DIR]             looks whether older builds are for this CPU; says so in them
+    uv run python bench/peer.py stamp [--dir DIR]             whether builds of older scripts are for this CPU
     uv run python bench/peer.py vocab [--dest DIR]            the vocabularies that tests/golden/vocab needs
 
 Everything lands in the user's cache folder, or in the folder `--dir` or the variable JACKFIELD_PEER_DIR names.
@@ -88,7 +88,9 @@ def build(folder: Path, jobs: int, recipe: Recipe = LLAMA) -> Peer:
         run([tool("cmake"), "--build", out, "-j", str(jobs), "--target", "llama-bench"], folder)
         mark.write_text(cpu_mark() + "\n")
     if not mark.exists():
-        raise PeerError(f"peer: {out} does not tell on which CPU it was built; `peer.py stamp` looks whether on this one")
+        raise PeerError(
+            f"peer: {out} does not tell on which CPU it was built; `peer.py stamp` looks whether on this one"
+        )
     programs = {"llama-bench": str(bench)}
     for program in ("llama_logits.cpp", "peer_probe.cpp", "peer_matmul.cpp"):
         if recipe is LLAMA or program != "llama_logits.cpp":
@@ -120,7 +122,9 @@ def read_peers(path: Path) -> list[Peer]:
         raise PeerError(f"peer: {path} names no peer")
     for one in found:
         if one.built_on != cpu_mark():
-            raise PeerError(f"peer: {path}: {one.name} was built on {one.built_on!r}, this is {cpu_mark()!r}; build it here")
+            raise PeerError(
+                f"peer: {path}: {one.name} was built on {one.built_on!r}, this is {cpu_mark()!r}; build it here"
+            )
     return found
 
 

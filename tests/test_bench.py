@@ -75,7 +75,9 @@ def fake_peers(folder: Path) -> list[peer.Peer]:
     found = []
     for recipe, place in ((LLAMA, "plain"), (IK, "fork")):
         programs = {name: program(folder / place, name) for name in ("llama-bench", "peer-probe", "peer-matmul")}
-        found.append(peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", machine.cpu_mark(), programs))
+        found.append(
+            peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", machine.cpu_mark(), programs)
+        )
     return found
 
 
@@ -405,9 +407,10 @@ def test_first_tokens_are_judged_by_the_peers_time_in_the_run():
 def test_memory_is_judged_with_pythons_own():
     sizes = {"jackfield": 195_000_000, "imports": 53_000_000}
     assert aims.memory_goals("Q4_1", sizes)["memory"]["verdict"] == "met (at most 196 MB)"
-    assert aims.memory_goals("Q4_1", {**sizes, "imports": 51_000_000})["memory"]["verdict"].startswith("missed (at most 194")
-    assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": 801_000_000})["memory"]["verdict"].startswith("missed")
-    assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": 799_000_000})["memory"]["verdict"].startswith("met")
+    small = aims.memory_goals("Q4_1", {**sizes, "imports": 51_000_000})
+    assert small["memory"]["verdict"] == "missed (at most 194 MB)"
+    for size, verdict in ((801_000_000, "missed (at most 800 MB)"), (799_000_000, "met (at most 800 MB)")):
+        assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": size})["memory"]["verdict"] == verdict
     assert aims.memory_goals("Q8_0", sizes) == aims.memory_goals("Q4_1", {"imports": 1}) == {}
 
 
@@ -455,11 +458,11 @@ def test_a_peer_of_a_file_is_native_where_it_was_built_on_this_cpu(tmp_path):
     path.write_text(json.dumps([{**known[0], "flags": []}]))
     assert not peer.read_peers(path)[0].native
     path.write_text(json.dumps([{**known[0], "built_on": "another CPU", "native": True}]))
-    with pytest.raises(PeerError, match="llama.cpp was built on 'another CPU', this is .*; build it here"):
+    with pytest.raises(PeerError, match=r"llama\.cpp was built on 'another CPU', this is .*; build it here"):
         peer.read_peers(path)
     old = {key: value for key, value in known[0].items() if key != "built_on"}
     path.write_text(json.dumps([{**old, "native": True}]))
-    with pytest.raises(PeerError, match="built by an older script.*peer.py stamp"):
+    with pytest.raises(PeerError, match=r"built by an older script.*peer.py stamp"):
         peer.read_peers(path)
 
 
@@ -666,6 +669,53 @@ def test_products_are_compared_with_peers(tmp_path):
     assert line["gops"] == pytest.approx(2 * 4 * 64 * 64 / 1e-3 / 1e9)
     assert line["share_of_roofline"] == pytest.approx(2 * 4 * 64 * 64 / 1e9 / 1e-3)
     assert line["ours_to_it"] == pytest.approx(1e-3 / found["q4_0", 4, "jackfield"]["seconds"])
+    document = json.loads(out.read_text())
+    assert all(len(line["samples"]) == 1 and line["goal"] is None for line in document["products"])  # of 4096 alone
+    assert "peer-matmul q4_0 1 1 1 64 64 1 4" in document["commands"]
+    assert document["command"].startswith("matmul.py --size 64 --rows 1,4")
+    assert [one["native"] for one in document["peers"]] == [True, True]
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_lines_of_products_carry_samples_and_verdicts():
+    pytest.importorskip("jackfield_cpu")
+    import matmul
+
+    chosen = matmul.parsed(["--rows", "512", "--dtypes", "q4_0"])
+    peaks = {"read": {1: 16e9}, "read_huge": {1: 16e9}, "f32": {1: 1e11}, "int8": {1: 470e9}}
+    ops = 2 * 512 * 4096**2
+    found = {"jackfield": {512: [ops / 250e9, ops / 400e9, ops / 310e9]}, "llama.cpp": {512: [ops / 100e9]}}
+    ours, theirs = matmul.lines("q4_0", "hot", found, peaks, chosen, "")
+    assert ours["samples"] == found["jackfield"][512]
+    assert ours["goal"]["figure"] == pytest.approx(310e9)
+    assert ours["goal"]["verdict"].startswith("met (at least 300 GOPS")
+    assert theirs["goal"] is None
+    ours, _ = matmul.lines("q4_0", "hot", found, peaks, chosen, "ik_llama.cpp: not built for this CPU")
+    assert ours["goal"]["verdict"] == "void: ik_llama.cpp: not built for this CPU"
+
+
+def test_products_beside_a_peer_for_another_cpu_are_void(tmp_path, capsys):
+    pytest.importorskip("jackfield_cpu")
+    import matmul
+
+    options = written(tmp_path)
+    known = json.loads((tmp_path / "peers.json").read_text())
+    (tmp_path / "peers.json").write_text(json.dumps([{**one, "flags": []} for one in known]))
+    words = ["--size", "32", "--rows", "1", "--dtypes", "q4_0", "--rounds", "1", "--hot-only", *options]
+    assert matmul.main(words) == 0
+    assert "VOID: llama.cpp: not built for this CPU; ik_llama.cpp: not built" in capsys.readouterr().out
+
+
+def test_what_a_call_and_a_step_cost_is_judged(tmp_path):
+    out = tmp_path / "o.json"
+    done = run("overhead.py", "reference", "--rounds", "1", "--threads", "1", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())["figures"]
+    assert figures["a call with one tiny op"]["goal_here"] == targets.CALL_S == 10e-6
+    assert figures["a step of 1,000, 1 threads"]["goal_here"] == targets.STEP_S[1] == 0.05e-6
+    for figure in figures.values():
+        met = figure["figure"] <= figure["goal_here"]
+        assert figure["verdict"].startswith("met (at most " if met else "missed (at most ")
 
 
 def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
@@ -684,6 +734,17 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
     add = found["add"]
     assert add["bytes_per_s"] == pytest.approx(1.5 * (1 << 20) / add["seconds"])
     assert add["share_of_copy"] == pytest.approx(add["bytes_per_s"] / add["copy_bytes_per_s"])
+    assert add["goal"] == ""  # the goal is of 16 MiB
+
+
+def test_memory_bound_kernels_reach_half_of_copying_or_miss():
+    pytest.importorskip("jackfield_cpu")
+    import memory_ops
+
+    kernel = memory_ops.Kernel("x", None, {}, {}, 2000, 0)
+    for took, verdict in ((1.9, "met"), (2.1, "missed")):
+        found = memory_ops.row(kernel, [took, took, 9.0], 1000.0, 1, goal=True)
+        assert (found["goal"], found["samples"]) == (f"{verdict} (at least 50% of copying)", [took, took, 9.0])
 
 
 # Instructions on aarch64
