@@ -82,10 +82,13 @@ def build(folder: Path, jobs: int, recipe: Recipe = LLAMA) -> Peer:
     """
     source, out = unpack(folder, recipe), folder / recipe.out
     bench, mark = out / "bin" / "llama-bench", out / MARK
-    if not bench.exists():
+    fresh, mended = not bench.exists(), max((one.stat().st_mtime for one in mended_files(source, recipe)), default=0.0)
+    if fresh:
         ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"] if has_ninja() else []
         run([tool("cmake"), "-S", source, "-B", out, *ninja, *recipe.flags], folder)
+    if fresh or bench.stat().st_mtime < mended:
         run([tool("cmake"), "--build", out, "-j", str(jobs), "--target", "llama-bench"], folder)
+    if fresh:
         mark.write_text(cpu_mark() + "\n")
     if not mark.exists():
         raise PeerError(
@@ -97,7 +100,7 @@ def build(folder: Path, jobs: int, recipe: Recipe = LLAMA) -> Peer:
             path = small_program(source, out, recipe, BENCH / program, folder)
             programs[path.name] = str(path)
     built_on = mark.read_text().strip()
-    package = f"{recipe.package} {recipe.version}"
+    package = f"{recipe.package} {recipe.version}" + (", mended by peer_sources.py" if recipe.mends else "")
     return Peer(recipe.name, version(bench, recipe), package, recipe.flags, compiler(), built_on, programs)
 
 
@@ -173,6 +176,10 @@ def why_not_native(out: Path) -> str | None:
     return None if right else "its kernels do not run here, or multiply wrong"
 
 
+def mended_files(source: Path, recipe: Recipe) -> list[Path]:
+    return [source / one.path for one in recipe.mends]
+
+
 def has_ninja() -> bool:
     try:
         tool("ninja")
@@ -184,7 +191,8 @@ def has_ninja() -> bool:
 def small_program(source: Path, out: Path, recipe: Recipe, program: Path, folder: Path) -> Path:
     """A program of one file on the peer's static libraries, built again where its source is newer."""
     path = out / "bin" / program.stem.replace("_", "-")
-    if not path.exists() or path.stat().st_mtime < program.stat().st_mtime:
+    newest = max(program.stat().st_mtime, (out / "bin" / "llama-bench").stat().st_mtime)
+    if not path.exists() or path.stat().st_mtime < newest:
         run([*link_command(source, out, recipe, program), "-o", path], folder)
     return path
 

@@ -21,6 +21,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import aarch64_counts  # noqa: E402
+import accuracy  # noqa: E402
 import aims  # noqa: E402
 import compare_llama  # noqa: E402
 import judging  # noqa: E402
@@ -646,6 +647,33 @@ def test_ours_scores_as_its_logits_say(tiny):
     expected = np.log(np.exp(wide).sum(-1))[:-1] - wide[np.arange(5), ids[1:]]
     assert told["batch"] == pytest.approx(expected[:3], abs=1e-3)  # the fifth id is scored by neither
     assert told["single"] == pytest.approx(expected[4:], abs=1e-3)
+
+
+# ---- accuracy
+
+
+def divergences(llama: list[float], ours: list[float]) -> dict[str, np.ndarray]:
+    return {"llama.cpp": np.array(llama), "jackfield": np.array(ours)}
+
+
+def test_accuracy_by_hand():
+    row = accuracy.judged(divergences([1.0, 2.0, 3.0], [1.3, 2.0, 2.9]))
+    assert (row["llama.cpp"], row["jackfield"]) == (pytest.approx(2), pytest.approx(6.2 / 3))
+    assert row["difference"] == pytest.approx(0.2 / 3)
+    # differences 0.3, 0, -0.1: their variance is (0.2333^2 + 0.0667^2 + 0.1667^2) / 2 = 0.043333
+    assert row["standard_error"] == pytest.approx((0.13 / 3 / 3) ** 0.5)
+    assert (row["ratio"], row["positions"], row["verdict"]) == (pytest.approx(3.1 / 3), 3, "met (at most 1.1 times)")
+
+
+def test_verdicts_of_accuracy():
+    def verdict(*words):
+        return accuracy.judged(divergences(*words))["verdict"]
+
+    assert verdict([1.0, 1.0, 1.0], [1.09, 1.1, 1.1]) == "met (at most 1.1 times)"
+    assert verdict([1.0, 1.0, 1.0], [1.3, 1.31, 1.3]) == "missed (at most 1.1 times)"
+    assert verdict([1.0, 1.0, 1.0], [0.5, 1.0, 2.2]) == "missed (at most 1.1 times, by less than two standard errors)"
+    assert verdict([1e-9, 0.0], [9e-7, 1e-8]) == "met (both exact)"
+    assert verdict([0.0, 0.0], [2e-3, 2e-3]) == "missed (at most 1.1 times)"
 
 
 # ---- products and memory-bound kernels
