@@ -216,6 +216,13 @@ def test_panels_of_a_plot_are_tasks(quick):
     ]
 
 
+def test_the_table_of_scripts_is_whole():
+    told = (BENCH / "README.md").read_text()
+    files = [path.name for pattern in ("*.py", "*.cpp") for path in BENCH.glob(pattern)]
+    assert len(files) > 30
+    assert [name for name in files if f"`{name}" not in told] == []
+
+
 # ---- judging
 
 surprises = st.lists(st.floats(0, 20), min_size=8, max_size=40)
