@@ -43,7 +43,7 @@ def _target(
 
 
 TARGETS: Mapping[tuple[str, str], Target] = {
-    # ik's Q4_1 was seen with its matrix kernel mended; as shipped its output is wrong and does not count.
+    # ik's Q4_1 was seen with its matrix kernel mended; as shipped its output is wrong; peer_sources.py mends it.
     ("Q4_1", "prompt"): _target((169, 317), (704, 1226), 1.2),
     ("Q4_0", "prompt"): _target((462, 895), (744, 1269), 1.2),
     ("Q8_0", "prompt"): _target((390, 779), (767, 1342), 1.2),

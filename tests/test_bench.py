@@ -29,10 +29,11 @@ import machine  # noqa: E402
 import models  # noqa: E402
 import peer  # noqa: E402
 import plot  # noqa: E402
+import pool  # noqa: E402
 import roofline  # noqa: E402
 import sides  # noqa: E402
 import targets  # noqa: E402
-from peer_sources import IK, LLAMA, PeerError  # noqa: E402
+from peer_sources import IK, LLAMA, Mend, PeerError  # noqa: E402
 
 TINY = models.Shape(layers=2, hidden=64, heads=4, kv_heads=2, feed=96, vocabulary=320, context=64)
 SIDES = ["llama.cpp", "llama.cpp packed", "ik_llama.cpp"]
@@ -412,6 +413,27 @@ def test_first_tokens_are_judged_by_the_peers_time_in_the_run():
     assert aims.first_goals("Q4_1", times, "x: not built for this CPU")["first_long"]["verdict"].startswith("void: x")
 
 
+def test_the_workers_are_judged():
+    found = {
+        "one_ns": 51.0,
+        "all_ns": 99.0,
+        "idle_us": 13.0,
+        "beside": 0.6,
+        "fair": 0.7,
+        "bound": 0.5,
+        "bound_fair": 0.7,
+    }
+    two = {name: goal["verdict"] for name, goal in pool.goals(2, found).items()}
+    assert two == {
+        "idle": "met (at most 50 us)",
+        "step": "met (at most 100 ns)",
+        "beside": "met (at least 0.85 of the fair share)",
+        "bound": "missed (at least 0.85 of the fair share)",
+    }
+    assert pool.goals(1, found)["step"]["verdict"] == "missed (at most 50 ns)"
+    assert list(pool.goals(5, found)) == ["idle"]
+
+
 def test_memory_is_judged_with_pythons_own():
     sizes = {"jackfield": 195_000_000, "imports": 53_000_000}
     assert aims.memory_goals("Q4_1", sizes)["memory"]["verdict"] == "met (at most 196 MB)"
@@ -515,6 +537,16 @@ def test_an_older_build_is_stamped_after_a_look(tmp_path, monkeypatch):
         with pytest.raises(PeerError, match=why):
             peer.stamp(tmp_path, LLAMA)
         assert not (out / peer.MARK).exists()
+
+
+def test_a_mend_is_put_before_its_place_once():
+    one = Mend("x.cpp", ("void g(", "for", "store"), "  tail;\n")
+    source = "void f() {\n  for;\n  store;\n}\nvoid g() {\n  for;\n  store;\n}\n"
+    mended = one.applied(source)
+    assert mended == "void f() {\n  for;\n  store;\n}\nvoid g() {\n  for;\n  tail;\n  store;\n}\n"
+    assert one.applied(mended) == mended
+    with pytest.raises(PeerError, match=r"x\.cpp: no 'store' where a mend belongs"):
+        one.applied("void g() {\n  for;\n}\n")
 
 
 def test_peers_of_a_file_are_read_or_refused(tmp_path):
