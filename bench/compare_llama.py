@@ -1,6 +1,7 @@
 """Ours against llama.cpp and its fork ik_llama.cpp: speed, first token, memory, rightness; all in one run.
 
-    uv run python bench/compare_llama.py [MODEL ...] [--threads 1,2] [--runs 5] [--json FILE [--plot]] [--quick]
+    uv run python bench/compare_llama.py [MODEL ...] [--threads 1,2] [--runs 5] [--depths 0 512 2048] [--json FILE
+                                         [--plot]] [--quick]
 
 MODEL is a name of models.py (all of them where none is given) or the path of a GGUF file. For each model: what every
 side makes of a text; then, `--runs` times in turn, the machine's roofline and every side at every task; the first
@@ -18,21 +19,23 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import roofline
+from aims import Times, counted, first_goals, memory_goals, middle
 from judging import Row, judged, quality
-from machine import cpu_name, is_reference
+from machine import origin
 from peer import BENCH, build_all, read_peers
 from peer_sources import PeerError, peer_dir
 from sides import Ours, Side, Task, answer_of, run_child, shown, sides_of, tokens_per_s
-from targets import FIRST_LONG_S, FIRST_SHORT_S, MEMORY
 
 NAMES = ("Q4_1", "Q4_0", "Q8_0", "IQ4_NL", "F16", "BF16", "1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q8_0")
 """Those of models.py, which is too large to be imported here: see sides.py."""
+
+FIRST_THREADS = 2
+"""The goals of first tokens are for two threads."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ class Run:
     @property
     def native(self) -> dict[str, bool]:
         return {side.name: side.peer.native for side in self.sides if isinstance(side, Side)}
+
+    @property
+    def void(self) -> str:
+        """Why nothing can be concluded from the run at all; empty where something can."""
+        return "; ".join(f"{side}: not built for this CPU" for side, native in self.native.items() if not native)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the goals speak of this run: they are for its full sizes."""
+        return not self.quick and replace(self.sizes, runs=0, depths=()) == replace(Sizes(), runs=0, depths=())
 
     @property
     def ours(self) -> Ours | None:
@@ -187,20 +200,24 @@ def compare(run: Run, name: str) -> dict[str, Any]:
     found = check_output(run, model, facts.pop("ids"), failures)
     rooflines: list[roofline.Roofline] = []
     raw = speeds(run, name, model, rooflines, failures)
-    middle = roofline.medians(rooflines)
-    rows = [judged(row, facts, found, run.native, middle, targets=not run.quick) for row in raw]
+    peaks = roofline.medians(rooflines)
+    rows = [judged(row, facts, found, run.native, peaks, targets=run.whole) for row in raw]
     print_rows(rows)
     times = first_tokens(run, model, failures)
-    print_first(name, times, run.sizes.first)
+    goals = first_goals(name, times, run.void) if run.whole and max(run.threads) == FIRST_THREADS else {}
+    print_first(times, run.sizes.first, goals)
     sizes = memory(run, model, failures)
-    print_memory(name, sizes, run.sizes.context)
+    goals |= memory_goals(name, sizes) if run.whole else {}
+    print_memory(sizes, run.sizes.context, goals)
     return {
         "name": name if name in NAMES else model.name,
         "facts": facts,
         "output": found,
         "failed": failures,
-        "roofline": middle,
+        "roofline": peaks,
+        "roofline_samples": rooflines,
         "rows": rows,
+        "goals": goals,
         "first": times,
         "memory_bytes": sizes,
         "commands": command_lines(run, name, model),
@@ -221,21 +238,25 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"{middle:9.1f}  {spread:<19} {row['share_of_roofline'][side]:8.0%}  {ratio}{void}"
             )
         if row["goal"]:
-            print(f"    goal {row['goal']}; to the better peer, {row['better_peer']}: {row['ratio']:.2f}")
+            ratio = f"; to the better peer, {row['better_peer']}: {row['ratio']:.2f}" if row["ratio"] else ""
+            print(f"    goal {row['goal']}{ratio}")
 
 
-def print_first(name: str, times: Mapping[str, Sequence[Mapping[str, float]]], counts: tuple[int, int]) -> None:
-    aims = f" (aims {1e3 * FIRST_SHORT_S:.0f} and {1e3 * FIRST_LONG_S:.0f} ms)" if name == NAMES[0] else ""
-    print(f"  loading + first token of {counts[0]}; first token of {counts[1]}, loaded and warm{aims}")
+def print_first(times: Times, counts: tuple[int, int], goals: Mapping[str, Mapping[str, Any]]) -> None:
+    print(f"  loading + first token of {counts[0]}; first token of {counts[1]}, loaded and warm")
     for side, found in times.items():
-        whole = median(one["load_s"] + one["short_s"] for one in found)
-        load, late = (median(one[key] for one in found) for key in ("load_s", "long_s"))
-        print(f"    {side:<18} {1e3 * whole:8.0f} ms (loading {1e3 * load:.0f}) {1e3 * late:8.0f} ms")
+        short, long = middle(found, "first_short"), middle(found, "first_long")
+        load = sorted(one["load_s"] for one in found)[len(found) // 2]
+        print(f"    {side:<18} {1e3 * short:8.0f} ms (loading {1e3 * load:.0f}) {1e3 * long:8.0f} ms")
+    for name, count in zip(("first_short", "first_long"), counts, strict=True):
+        if name in goals:
+            print(f"    goal of {count}: {goals[name]['verdict']}")
 
 
-def print_memory(name: str, sizes: Mapping[str, int], context: int) -> None:
-    aim = f" (aim {MEMORY[name] / 1e6:.0f} MB)" if name in MEMORY else ""
-    print(f"  largest resident memory, context {context}{aim}")
+def print_memory(sizes: Mapping[str, int], context: int, goals: Mapping[str, Mapping[str, Any]]) -> None:
+    print(f"  largest resident memory, context {context}")
+    if "memory" in goals:
+        print(f"    goal {goals['memory']['verdict']}")
     for side, size in sizes.items():
         own = f", {(size - sizes['imports']) / 1e6:.0f} without the imports" if side == "jackfield" else ""
         print(f"    {side:<18} {size / 1e6:8.1f} MB{own}")
@@ -244,9 +265,11 @@ def print_memory(name: str, sizes: Mapping[str, int], context: int) -> None:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"path of a GGUF file, or one of {' '.join(NAMES)}")
-    parser.add_argument("--threads", type=lambda text: tuple(int(part) for part in text.split(",")), default=(1, 2))
+    parser.add_argument("--threads", type=numbers, default=(1, 2))
     parser.add_argument("--runs", type=int, help="samples of each side; default 5")
-    parser.add_argument("--depths", type=lambda text: tuple(int(part) for part in text.split(",")), metavar="0,512")
+    parser.add_argument(
+        "--depths", nargs="+", type=numbers, metavar="N", help="tokens before a generation; default 0 512 2048"
+    )
     parser.add_argument("--generate", type=int, metavar="TOKENS", help="how many are generated; default 128")
     parser.add_argument("--device", default="cpu", help="our device")
     parser.add_argument("--peer-only", action="store_true", help="measure the peers alone")
@@ -258,7 +281,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--peers", type=Path, metavar="FILE", help="peers that are built already, as peer.py prints them"
     )
     parser.add_argument("--roofline", metavar="PROGRAM", help="a roofline that is built already")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    chosen.depths = tuple(depth for depths in chosen.depths or () for depth in depths)
+    return chosen
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def prepared(chosen: argparse.Namespace) -> Run:
@@ -280,8 +309,15 @@ def prepared(chosen: argparse.Namespace) -> Run:
 
 def header(run: Run) -> dict[str, Any]:
     peers = {side.peer.name: side.peer.origin for side in run.sides if isinstance(side, Side)}
-    machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "reference": is_reference()}
-    return {"machine": machine, "quick": run.quick, "sizes": vars(run.sizes), "peers": list(peers.values())}
+    command = shown([Path(sys.argv[0]).name, *sys.argv[1:]])
+    found = {"machine": origin(), "command": command, "quick": run.quick, "void": run.void, "sizes": vars(run.sizes)}
+    return found | {"peers": list(peers.values())}
+
+
+def verdicts(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of every goal of the models, in words."""
+    rows = [row["goal"] for model in models for row in model["rows"]]
+    return [*rows, *(goal["verdict"] for model in models for goal in model["goals"].values())]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -298,11 +334,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = {**header(run), "models": []}
         for model in chosen.models or NAMES:
             document["models"].append(compare(run, model))
+            document["goals"] = counted(verdicts(document["models"]))
             if chosen.json:
                 chosen.json.write_text(json.dumps(document, indent=1) + "\n")
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
+    print("\ngoals: " + ", ".join(f"{count} {kind}" for kind, count in document["goals"].items()))
+    if run.void:
+        print(f"THE RUN IS VOID: {run.void}")
     if chosen.json and chosen.plot:  # a process of its own: it needs a library that measuring must do without
         picture = chosen.json.with_suffix(".png")
         return subprocess.run(

@@ -14,8 +14,9 @@ from typing import Any
 from machine import is_reference
 from roofline import Roofline, read_rate
 from sides import Task
-from targets import too_slow, verdict
+from targets import TARGETS, too_slow, verdict
 
+OURS = "jackfield"
 FURTHEST_MEAN = 0.1
 """Nats by which the mean of -log probabilities may differ between right sides: 10 % of the perplexity."""
 FURTHEST_RMS = 0.5
@@ -24,7 +25,7 @@ FURTHEST_RMS = 0.5
 
 @dataclass(frozen=True)
 class Row:
-    """The samples of one task at one number of threads, in tokens a second, by side; ours is "jackfield"."""
+    """The samples of one task at one number of threads, in tokens a second, by side; ours is OURS."""
 
     model: str
     task: Task
@@ -77,19 +78,19 @@ def share(facts: Mapping[str, Any], task: Task, threads: int, tokens_per_s: floa
     return tokens_per_s * (facts["weight_nbytes"] + columns * facts["column_nbytes"]) / read_rate(roofline, threads)
 
 
-def void_figures(
-    row: Row, found: Mapping[str, Mapping[str, Any]], native: Mapping[str, bool], *, reference_machine: bool
+def wrong_sides(row: Row, found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """By side, why its output is wrong, so that its figure of this row does not count."""
+    wrong = {side: found.get(side, {}).get(row.task.kind, {}).get("wrong") for side in row.samples}
+    return {side: f"wrong output: {why}" for side, why in wrong.items() if why}
+
+
+def unfit_peers(
+    row: Row, native: Mapping[str, bool], wrong: Mapping[str, str], *, reference_machine: bool
 ) -> dict[str, str]:
-    """By side, why its figure of this row does not count."""
-    reasons = {}
-    for side in row.samples:
-        wrong = found.get(side, {}).get(row.task.kind, {}).get("wrong")
-        if wrong:
-            reasons[side] = f"wrong output: {wrong}"
-        elif not native.get(side, True):
-            reasons[side] = "not built for this CPU"
+    """By side, why the peer is not at its best here, so that nothing can be concluded from this row at all."""
+    reasons = {side: "not built for this CPU" for side in row.samples if not native.get(side, True)}
     if reference_machine and row.task.depth == 0:
-        reasons.update(slow_peers(row, reasons))
+        reasons.update(slow_peers(row, {**wrong, **reasons}))
     return reasons
 
 
@@ -104,6 +105,17 @@ def slow_peers(row: Row, void: Mapping[str, str]) -> dict[str, str]:
     return reasons
 
 
+def goal_of(
+    row: Row, ratios: Mapping[str, float], part: float, wrong: Mapping[str, str], unfit: Mapping[str, str]
+) -> str:
+    """`met`, `missed` or `void`, and why."""
+    if unfit:
+        return "void: " + "; ".join(dict.fromkeys(f"{side}: {why}" for side, why in unfit.items()))
+    if OURS in wrong:
+        return f"missed (our {wrong[OURS]})"
+    return verdict(row.model, row.task.kind, ratios, part) or "void: no peer that counts has a figure"
+
+
 def judged(
     row: Row,
     facts: Mapping[str, Any],
@@ -113,16 +125,21 @@ def judged(
     *,
     targets: bool,
 ) -> dict[str, Any]:
-    """A row of the result. `targets`: whether the run is one that the table of targets speaks of."""
-    void = void_figures(row, found, native, reference_machine=targets and is_reference())
+    """A row of the result. `targets`: whether the run is one that the table of targets speaks of.
+
+    A side with wrong output does not count. A peer that is not at its best makes the whole row void: what is left
+    would be a weaker peer.
+    """
+    wrong = wrong_sides(row, found)
+    unfit = unfit_peers(row, native, wrong, reference_machine=targets and is_reference())
     middle = {side: median(values) for side, values in row.samples.items()}
-    peers = {side: value for side, value in middle.items() if side != "jackfield" and side not in void}
-    ours = middle.get("jackfield") if "jackfield" not in void else None
+    peers = {side: value for side, value in middle.items() if side != OURS and side not in wrong and not unfit}
+    ours = middle.get(OURS) if OURS not in wrong else None
     ratios = {side: ours / value for side, value in peers.items()} if ours else {}
     parts = {side: share(facts, row.task, row.threads, value, roofline) for side, value in middle.items()}
     goal = ""
-    if targets and ratios and row.task.depth == 0:
-        goal = verdict(row.model, row.task.kind, ratios, parts["jackfield"])
+    if targets and row.task.depth == 0 and OURS in middle and (row.model, row.task.kind) in TARGETS:
+        goal = goal_of(row, ratios, parts[OURS], wrong, unfit)
     return {
         "task": row.task.kind,
         "tokens": row.task.tokens,
@@ -131,7 +148,7 @@ def judged(
         "samples": {side: list(values) for side, values in row.samples.items()},
         "median": middle,
         "share_of_roofline": parts,
-        "void": void,
+        "void": {**wrong, **unfit},
         "better_peer": max(peers, key=peers.__getitem__, default=None),
         "ratio": min(ratios.values(), default=None),
         "goal": goal,

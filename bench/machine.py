@@ -5,8 +5,10 @@ Read from Linux's own files; elsewhere the answers are plainer, and no machine i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,6 +34,37 @@ def cpu_name() -> str:
     cpu = this_cpu()
     numbers = [f"{key} {cpu[key]}" for key in ("cpu family", "model", "stepping") if key in cpu]
     return ", ".join([cpu.get("model name") or platform.processor() or platform.machine(), *numbers])
+
+
+def cpu_mark() -> str:
+    """The name and a hash of the flags: what natively built code must have been built for.
+
+    A virtual machine may hide instructions of a CPU whose name it tells, so the name alone is not enough.
+    """
+    cpu = this_cpu()
+    flags = " ".join(sorted(cpu.get("flags", cpu.get("Features", "")).split()))
+    return f"{cpu_name()}; flags {hashlib.sha256(flags.encode()).hexdigest()[:16]}"
+
+
+def commit() -> str:
+    """The commit of this tree, `+changes` where tracked files differ from it; `unknown` outside a repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run([*words, "--dirty=+changes"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def origin() -> dict[str, object]:
+    """What results tell of the machine and the tree they were made with."""
+    return {
+        "cpu": cpu_name(),
+        "mark": cpu_mark(),
+        "cores": os.cpu_count(),
+        "reference": is_reference(),
+        "commit": commit(),
+    }
 
 
 def is_reference(cpu: Mapping[str, str] | None = None, cores: int | None = None) -> bool:

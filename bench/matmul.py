@@ -2,12 +2,15 @@
 
     uv run python bench/matmul.py [--threads 1] [--level avx2] [--dtypes q4_1,q8_0] [--rows 1,512] [--json FILE]
 
+`--json` keeps every sample, the goals with their verdicts, the command lines of the peers and how they were built.
+
 K = N = 4096; rows of x: 1, 4, 32, 512. Hot: one weight, over and over. Cold: copies take turns, more than the last
 cache holds. Weights are packed, as a plan would have them; a time holds all a product needs, rounding x included. Sides
 alternate, the figure is the median of rounds. With one thread the clock is that of the thread, which other processes
-hardly disturb. GOPS count a multiply-add as two. The roofline of a product is the larger of its operations over
-the peak and, cold, its bytes over the read rate. Peers: llama.cpp as it is and packed, ik_llama.cpp packed (peer.py);
-for q4_0, onnxruntime's 4-bit product and, for q8_0, torch's dynamic int8, where these packages are installed.
+hardly disturb. GOPS count a multiply-add as two. The roofline is measured beside each type; of a product it is the
+larger of its operations over the peak and, cold, its bytes over the read rate. Peers: llama.cpp as it is and packed,
+ik_llama.cpp packed (peer.py); for q4_0, onnxruntime's 4-bit product and, for q8_0, torch's dynamic int8, where these
+packages are installed.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from typing import Any
 
 import numpy as np
 import roofline
-from machine import cpu_name, is_reference, last_cache_nbytes
-from matmul_peers import Times, matmul_peers
-from peer import build_all, read_peers
+from aims import counted, matmul_aim
+from machine import cpu_name, last_cache_nbytes, origin
+from matmul_peers import Llama, Times, matmul_peers, versions
+from peer import Peer, build_all, read_peers
 from peer_sources import PeerError, peer_dir
-from targets import MATMUL, MATMUL_ROW
+from sides import shown
 from timing import Call, clock_for, in_turn, seconds
 
 from jackfield import ops
@@ -117,52 +121,49 @@ def ideal_s(dtype: str, rows: int, size: int, threads: int, peaks: roofline.Roof
     return max(2 * rows * size * size / peak, reading)
 
 
-def goal(dtype: str, rows: int, heat: str, threads: int) -> float | None:
-    """Operations a second wanted on the reference machine."""
-    if threads != 1:
-        return None
-    if rows == 1:
-        return MATMUL_ROW[heat] if dtype == "q4_0" else None
-    return MATMUL.get(dtype) if rows == 512 and heat == "hot" else None
+Samples = dict[int, list[float]]
+"""Seconds of a product, by rows."""
 
 
-def measured(sides: Sequence[Any], dtype: str, copies: int, chosen: argparse.Namespace) -> dict[str, Times]:
-    """Medians by side over alternating rounds; sides without the type are left out."""
+def measured(sides: Sequence[Any], dtype: str, copies: int, chosen: argparse.Namespace) -> dict[str, Samples]:
+    """Samples by side of alternating rounds; sides without the type are left out."""
     seen: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(chosen.rounds):
         for side in sides:
             for rows, took in side.times(dtype, copies, chosen.rows, chosen.size).items():
                 seen[side.name][rows].append(took)
-    return {name: {rows: median(times) for rows, times in found.items()} for name, found in seen.items()}
+    return {name: dict(found) for name, found in seen.items()}
 
 
 def lines(
-    dtype: str, heat: str, found: Mapping[str, Times], peaks: roofline.Roofline, chosen: argparse.Namespace
+    dtype: str, heat: str, found: Mapping[str, Samples], peaks: roofline.Roofline, chosen: argparse.Namespace, void: str
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the result, a side each."""
+    """Rows of the result, a side each. void: why no goal can be judged."""
     for rows in chosen.rows:
         ideal = ideal_s(dtype, rows, chosen.size, chosen.threads, peaks, cold=heat == "cold")
-        for side, times in found.items():
-            took = times[rows]
+        aim = matmul_aim(dtype, rows, heat, chosen.threads, peaks) if chosen.size == SIZE else None
+        for side, samples in found.items():
+            took, gops = median(samples[rows]), 2 * rows * chosen.size**2 / 1e9
             yield {
                 "dtype": dtype,
                 "weight": heat,
                 "rows": rows,
                 "side": side,
+                "samples": samples[rows],
                 "seconds": took,
-                "gops": 2 * rows * chosen.size**2 / took / 1e9,
+                "gops": gops / took,
                 "share_of_roofline": ideal / took,
-                "ours_to_it": took / found[OURS][rows] if OURS in found and side != OURS else None,
+                "ours_to_it": took / median(found[OURS][rows]) if OURS in found and side != OURS else None,
+                "goal": aim.judged(1e9 * gops / took, void=void) if aim and side == OURS else None,
             }
 
 
-def print_line(line: Mapping[str, Any], threads: int) -> None:
+def print_line(line: Mapping[str, Any]) -> None:
     ratio = f"{line['ours_to_it']:8.2f}" if line["ours_to_it"] else " " * 8
-    wanted = goal(line["dtype"], line["rows"], line["weight"], threads) if line["side"] == OURS else None
-    met = f"  goal {wanted / 1e9:.0f}" if wanted and is_reference() else ""
+    goal = f"  goal {line['goal']['verdict']}" if line["goal"] else ""
     print(
         f"{line['dtype']:8} {line['weight']:5} {line['rows']:4}  {line['side']:18} {line['seconds'] * 1e6:10.1f} "
-        f"{line['gops']:8.1f} {line['share_of_roofline']:8.0%} {ratio}{met}",
+        f"{line['gops']:8.1f} {line['share_of_roofline']:8.0%} {ratio}{goal}",
         flush=True,
     )
 
@@ -199,29 +200,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         program = chosen.roofline or roofline.build(folder)
         peers = [] if chosen.no_peers else read_peers(chosen.peers) if chosen.peers else build_all(folder, 2)
         sides = [ours, *matmul_peers(peers, chosen.threads)] if not chosen.no_peers else [ours]
-        peaks = roofline.measure(program, chosen.threads)
+        document = compared(sides, peers, program, chosen)
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{cpu_name()}, level {target.arch}, {chosen.threads} threads\n{roofline.table(peaks)}\n")
+    goals = counted([line["goal"]["verdict"] for line in document["products"] if line["goal"]])
+    print("\ngoals: " + ", ".join(f"{count} {kind}" for kind, count in goals.items()))
+    if chosen.json:
+        head = {"machine": origin(), "command": shown([Path(sys.argv[0]).name, *sys.argv[1:]]), "level": target.arch}
+        chosen.json.write_text(json.dumps(head | {"goals": goals} | document, indent=1) + "\n")
+    return 0
+
+
+def compared(
+    sides: Sequence[Any], peers: Sequence[Peer], program: Path | str, chosen: argparse.Namespace
+) -> dict[str, Any]:
+    """All products, printed as they come; the document without its head."""
+    void = "; ".join(f"{peer.name}: not built for this CPU" for peer in peers if not peer.native)
+    said = f"; VOID: {void}" if void else ""
+    print(f"{cpu_name()}, level {sides[0].device.target.arch}, {chosen.threads} threads{said}")
     print(f"{'dtype':8} {'':5} {'rows':>4}  {'side':18} {'us':>10} {'GOPS':>8} {'roofline':>8} {'ours to it':>10}")
-    result = []
+    rooflines: list[roofline.Roofline] = []
+    result, commands = [], []
     for dtype in chosen.dtypes:
         if chosen.size % DTYPES[dtype].block:
             continue
+        rooflines.append(roofline.measure(program, chosen.threads, quick=chosen.size < SIZE))
         nbytes = DTYPES[dtype].nbytes((chosen.size, chosen.size))
         for heat, copies in {"hot": 1, "cold": copies_beyond_cache(nbytes)}.items():
             if heat == "cold" and chosen.hot_only:
                 continue
+            words = (dtype, copies, chosen.rows, chosen.size)
+            commands += [shown(side.command(*words)) for side in sides if isinstance(side, Llama)]
             found = measured(sides, dtype, copies, chosen)
-            for line in lines(dtype, heat, found, peaks, chosen):
-                print_line(line, chosen.threads)
+            for line in lines(dtype, heat, found, rooflines[-1], chosen, void):
+                print_line(line)
                 result.append(line)
-    if chosen.json:
-        document = {"cpu": cpu_name(), "threads": chosen.threads, "level": target.arch, "size": chosen.size}
-        document |= {"peers": [peer.origin for peer in peers], "roofline": peaks, "products": result}
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    peaks = roofline.medians(rooflines) if rooflines else {}
+    print(f"\n{roofline.table(peaks)}")
+    return {
+        "sizes": {"threads": chosen.threads, "size": chosen.size, "rows": chosen.rows, "rounds": chosen.rounds},
+        "void": void,
+        "peers": [peer.origin for peer in peers],
+        "libraries": versions(),
+        "commands": commands,
+        "roofline": peaks,
+        "roofline_samples": rooflines,
+        "products": result,
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ size of which `copies` take turns; empty where the side has nothing for the type
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -34,9 +35,12 @@ class Llama:
     def name(self) -> str:
         return self.side.name
 
-    def times(self, dtype: str, copies: int, rows: Sequence[int], size: int) -> Times:
+    def command(self, dtype: str, copies: int, rows: Sequence[int], size: int) -> list[str]:
         numbers = [self.threads, int(self.side.pack), copies, size, size, *rows]
-        words = [self.side.peer.programs["peer-matmul"], dtype, *map(str, numbers)]
+        return [self.side.peer.programs["peer-matmul"], dtype, *map(str, numbers)]
+
+    def times(self, dtype: str, copies: int, rows: Sequence[int], size: int) -> Times:
+        words = self.command(dtype, copies, rows, size)
         # It aborts for a type that it knows and has no encoder for; what it printed before still counts.
         done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         found = dict(line.split() for line in done.stdout.splitlines())
@@ -124,6 +128,12 @@ class Torch:
 
 def installed(*names: str) -> bool:
     return all(importlib.util.find_spec(name) for name in names)
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that are peers here."""
+    names = ("onnx", "onnxruntime", "torch", "numpy")
+    return {name: importlib.metadata.version(name) for name in names if installed(name)}
 
 
 def matmul_peers(peers: Sequence[Peer], threads: int) -> list[Llama | Onnx | Torch]:

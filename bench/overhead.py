@@ -1,33 +1,37 @@
 """What the core costs where kernels cost nothing: a call, a step, an op of a graph, a node of a plan, an import.
 
-uv run python bench/overhead.py [DEVICE] [--rounds N]
+    uv run python bench/overhead.py [DEVICE] [--rounds N] [--threads 1,2] [--json FILE]
 
-Prints the best of N rounds of each figure beside its aim: time on the wall for calls and steps, CPU time of the process
-for what is Python alone, which other work on the machine disturbs less. Set JACKFIELD_CPU_THREADS=1 for the figure of
-one step.
+Prints the best of N rounds of each figure beside its goal: time on the wall for calls and steps, CPU time of the
+process for what is Python alone, which other work on the machine disturbs less. A step is measured at each number of
+threads, in a process of its own; its adds are too small to be shared, so what two threads pay is the meeting of one
+who works with one who waits. `pool.py` has the step that both work on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from aims import Aim, counted
+from machine import origin
+from targets import CALL_S, STEP_S
 
 import jackfield as jf
 from jackfield import ops
 
-AIMS = {
-    "a call with one tiny op": (15.0, "us"),
-    "a step of 1,000 tiny adds": (100.0, "ns"),
-    "building an op of 600": (15.0, "us"),
-    "planning a node of 600": (20.0, "us"),
-    "import beyond numpy": (40.0, "ms"),
-}
+US, NS, MS = ("us", 1e-6), ("ns", 1e-9), ("ms", 1e-3)
+BUILDING_S, PLANNING_S, IMPORT_S = 15e-6, 20e-6, 40e-3
+"""Goals of our own, as the other two are whatever the machine."""
 
 
 def best_s(
@@ -88,6 +92,13 @@ def planning_us(device: str, rounds: int) -> float:
     return best_s(lambda: session.draw(graph), rounds, 1, time.process_time) / 600 * 1e6
 
 
+def step_at(device: str, rounds: int, threads: int) -> float:
+    """Nanoseconds of a step, in a process with so many threads."""
+    words = [sys.executable, __file__, device, "--rounds", str(rounds), "--step"]
+    environment = os.environ | {"JACKFIELD_CPU_THREADS": str(threads)}
+    return float(subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout)
+
+
 def import_ms(rounds: int) -> float:
     """Fresh interpreters; the median of the difference."""
     code = "import time; a = time.process_time(); import {}; print(time.process_time() - a)"
@@ -102,21 +113,41 @@ def import_ms(rounds: int) -> float:
     return statistics.median(seconds("numpy, jackfield") - seconds("numpy") for _ in range(rounds)) * 1e3
 
 
+def most(goal: float, unit: tuple[str, float]) -> Aim:
+    return Aim(goal, goal, unit, most=True)
+
+
+def measured(device: str, rounds: int, threads: list[int]) -> dict[str, dict[str, Any]]:
+    """Each figure in seconds with its goal and verdict."""
+    found = {"a call with one tiny op": most(CALL_S, US).judged(1e-6 * call_us(device, rounds))}
+    for count in threads:
+        aim = most(STEP_S.get(count, STEP_S[2]), NS)
+        found[f"a step of 1,000, {count} threads"] = aim.judged(1e-9 * step_at(device, rounds, count))
+    found["building an op of 600"] = most(BUILDING_S, US).judged(1e-6 * building_us(rounds))
+    found["planning a node of 600"] = most(PLANNING_S, US).judged(1e-6 * planning_us(device, rounds))
+    found["import beyond numpy"] = most(IMPORT_S, MS).judged(1e-3 * import_ms(rounds))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", nargs="?", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    device, rounds = arguments.device, arguments.rounds
-    figures = [
-        call_us(device, rounds),
-        step_ns(device, rounds),
-        building_us(rounds),
-        planning_us(device, rounds),
-        import_ms(rounds),
-    ]
-    for (name, (aim, unit)), figure in zip(AIMS.items(), figures, strict=True):
-        print(f"{name:<28} {figure:8.1f} {unit}   aim {aim:.0f} {unit}")
+    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
+    parser.add_argument("--step", action="store_true", help="print the nanoseconds of a step and nothing else")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    if chosen.step:
+        print(step_ns(chosen.device, chosen.rounds))
+        return
+    found = measured(chosen.device, chosen.rounds, chosen.threads)
+    for name, figure in found.items():
+        unit = figure["unit"]
+        print(f"{name:<28} {figure['figure'] / dict((US, NS, MS))[unit]:8.1f} {unit}   {figure['verdict']}")
+    if chosen.json:
+        goals = counted([figure["verdict"] for figure in found.values()])
+        document = {"machine": origin(), "device": chosen.device, "goals": goals, "figures": found}
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,12 +23,33 @@ class PeerError(Exception):
 
 
 @dataclass(frozen=True)
+class Mend:
+    """Lines that a source file lacks. anchors: texts that follow each other; `text` goes before the last one's line."""
+
+    path: str
+    anchors: tuple[str, ...]
+    text: str
+
+    def applied(self, source: str) -> str:
+        """The source with the lines; unchanged where it has them. Raises: PeerError where an anchor is missing."""
+        if self.text in source:
+            return source
+        at = 0
+        for anchor in self.anchors:
+            at = source.find(anchor, at)
+            if at < 0:
+                raise PeerError(f"peer: {self.path}: no {anchor!r} where a mend belongs; remove the source folder")
+        start = source.rindex("\n", 0, at) + 1
+        return source[:start] + self.text + source[start:]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One peer: the source distribution, and how it is configured.
 
     source: its folder of CMakeLists.txt below the unpacked archive. out: name of the build folder.
     libraries: what a small program of ours links. define: what such a program is told.
-    added: files that its build needs and its archive lacks, by their path below `source`.
+    added: files that its build needs and its archive lacks, by their path below `source`. mends: of faults in it.
     """
 
     name: str
@@ -41,6 +62,7 @@ class Recipe:
     libraries: tuple[str, ...]
     define: str = ""
     added: Mapping[str, str] = field(default_factory=dict)
+    mends: tuple[Mend, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -52,6 +74,50 @@ class Recipe:
 
 
 _FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF")
+
+# The fork's kernel for prompts in Q4_1, Q5_1, Q4_K and Q5_K takes four blocks of 32 columns at a time and leaves out
+# what remains of a row. Its rows of x keep the blocks after the last four as they are, one by one.
+_KERNEL = "ggml/src/iqk/iqk_gemm_legacy_quants.cpp"
+_TAIL_OF_ONE = Mend(
+    _KERNEL,
+    ("static void mul_mat_q8_1_r8_q8_2(", "if constexpr (nrc_y == 1)", "info.store(ix, 0, acc[0])"),
+    """\
+            for (int ib = 4*(nb/4); ib < nb; ++ib) { // jackfield: the blocks after the last four
+                const block_q8_2 * yb = (const block_q8_2 *)q8.y[0] + ib;
+                const float dy = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(int(yb->d) << 16)));
+                auto mins = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)iq8[ib].d + 1));
+                auto scales = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)iq8[ib].d));
+                acc[0] = _mm256_fmadd_ps(mins, _mm256_set1_ps(dy*(int16_t)yb->s), acc[0]);
+                for (int half = 0; half < 2; ++half) {
+                    for (int j = 0; j < 4; ++j) qx[j] = _mm256_loadu_si256((const __m256i *)iq8[ib].qs + 4*half + j);
+                    auto products = _mm256_cvtepi32_ps(dot(yb->qs + 16*half));
+                    acc[0] = _mm256_fmadd_ps(_mm256_mul_ps(scales, _mm256_set1_ps(dy)), products, acc[0]);
+                }
+            }
+""",
+)
+_TAIL_OF_MANY = Mend(
+    _KERNEL,
+    ("static void mul_mat_q8_1_r8_q8_2(", "__m512  acc[nrc_y]", "_mm512_cvtepi32_ps(sumi)", "for (int iy = 0;"),
+    """\
+            for (int ib = 4*(nb/4); ib < nb; ++ib) { // jackfield: the blocks after the last four
+                const __m128i * low = (const __m128i *)q8l[ib].d, * high = (const __m128i *)q8h[ib].d;
+                auto scales = _mm512_cvtph_ps(_mm256_set_m128i(_mm_loadu_si128(high), _mm_loadu_si128(low)));
+                auto mins = _mm512_cvtph_ps(_mm256_set_m128i(_mm_loadu_si128(high + 1), _mm_loadu_si128(low + 1)));
+                for (int j = 0; j < 8; ++j) {
+                    auto part = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)q8l[ib].qs + j));
+                    qx[j] = _mm512_inserti32x8(part, _mm256_loadu_si256((const __m256i *)q8h[ib].qs + j), 1);
+                }
+                for (int iy = 0; iy < nrc_y; ++iy) {
+                    const block_q8_2 * yb = (const block_q8_2 *)q8.y[iy] + ib;
+                    const float dy = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(int(yb->d) << 16)));
+                    auto products = _mm512_cvtepi32_ps(qx_r8_q8_dot_product(qx, yb->qs));
+                    acc[iy] = _mm512_fmadd_ps(mins, _mm512_set1_ps(dy*(int16_t)yb->s), acc[iy]);
+                    acc[iy] = _mm512_fmadd_ps(_mm512_mul_ps(scales, _mm512_set1_ps(dy)), products, acc[iy]);
+                }
+            }
+""",
+)
 
 LLAMA = Recipe(
     "llama.cpp",
@@ -83,6 +149,7 @@ set(BUILD_TARGET "unknown")
 configure_file(common/build-info.cpp.in common/build-info.cpp)
 """
     },
+    mends=(_TAIL_OF_ONE, _TAIL_OF_MANY),
 )
 RECIPES = (LLAMA, IK)
 
@@ -160,7 +227,18 @@ def unpack(folder: Path, recipe: Recipe = LLAMA) -> Path:
             path.write_text(text)
         (fresh / recipe.stem).rename(whole)  # only a whole tree ever has the final name
         fresh.rmdir()
+    mend(whole / recipe.source, recipe)
     return whole / recipe.source
+
+
+def mend(source: Path, recipe: Recipe) -> None:
+    """Apply the recipe's mends; a file that has them is not touched, so that it is not compiled again."""
+    for one in recipe.mends:
+        path = source / one.path
+        before = path.read_text()
+        after = one.applied(before)
+        if after != before:
+            path.write_text(after)
 
 
 def vocabularies(folder: Path, dest: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from machine import cpu_name, is_reference, last_cache_nbytes
+from machine import cpu_mark, cpu_name, is_reference, last_cache_nbytes
 from peer import BENCH, tool
 from peer_sources import PeerError, peer_dir, run
 
@@ -49,10 +49,10 @@ def build(folder: Path) -> Path:
     """The program, compiled for this CPU; again where its source is newer or the CPU is another."""
     source, program, mark = BENCH / "roofline.cpp", folder / "roofline", folder / "roofline-built-on.txt"
     fresh = program.exists() and program.stat().st_mtime >= source.stat().st_mtime
-    if not fresh or not mark.exists() or mark.read_text().strip() != cpu_name():
+    if not fresh or not mark.exists() or mark.read_text().strip() != cpu_mark():
         folder.mkdir(parents=True, exist_ok=True)
         run([tool("c++"), "-std=c++17", "-O2", "-march=native", "-pthread", source, "-o", program], folder)
-        mark.write_text(cpu_name() + "\n")
+        mark.write_text(cpu_mark() + "\n")
     return program
 
 

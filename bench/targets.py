@@ -14,6 +14,9 @@ ENOUGH = 0.8
 BANDWIDTH = 0.9
 """The part of the measured bandwidth that counts as reaching the goal."""
 
+EXCUSED = 0.9
+"""A missed goal is excused from this share of the measured roofline on."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -40,7 +43,7 @@ def _target(
 
 
 TARGETS: Mapping[tuple[str, str], Target] = {
-    # ik's Q4_1 was seen with its matrix kernel mended; as shipped its output is wrong and does not count.
+    # ik's Q4_1 was seen with its matrix kernel mended; as shipped its output is wrong; peer_sources.py mends it.
     ("Q4_1", "prompt"): _target((169, 317), (704, 1226), 1.2),
     ("Q4_0", "prompt"): _target((462, 895), (744, 1269), 1.2),
     ("Q8_0", "prompt"): _target((390, 779), (767, 1342), 1.2),
@@ -64,6 +67,8 @@ FIRST_SHORT_S = 0.130
 """Seconds of loading and the first token of 32 tokens, default model, 2 threads, packing included."""
 FIRST_LONG_S = 0.350
 """Seconds of the first token of 512 tokens, default model, 2 threads, loaded."""
+PEER_SHORT_S, PEER_LONG_S = 0.084 + 0.092, 1.607
+"""What llama.cpp takes for these two on the reference machine."""
 MEMORY = {"Q4_1": 143_000_000, "1.1B-Q4_0": 800_000_000}
 """Bytes of resident memory at most, an interpreter with the same imports left out of the first."""
 
@@ -89,7 +94,8 @@ def verdict(model: str, task: str, ratios: Mapping[str, float], share: float) ->
         return f"met ({target.goal} times)"
     if target.bandwidth and share >= BANDWIDTH:
         return f"met ({BANDWIDTH:.0%} of the bandwidth)"
-    return f"missed ({target.goal} times)"
+    excused = f", at {share:.0%} of the roofline" if share >= EXCUSED else ""
+    return f"missed ({target.goal} times{excused})"
 
 
 MATMUL: Mapping[str, float] = {
@@ -102,3 +108,7 @@ MATMUL_ROW = {"hot": 110e9, "cold": 75e9}
 """The same of one row with a q4_0 weight, from the cache and from memory."""
 COPIES_SHARE = 0.5
 """Memory-bound kernels at 16 MiB reach this part of the rate of copying."""
+CALL_S = 10e-6
+"""Seconds of a call of a plan with one tiny op, whatever the machine."""
+STEP_S = {1: 0.05e-6, 2: 0.1e-6}
+"""Seconds of an op in a run, by threads, whatever the machine."""

@@ -21,6 +21,8 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import aarch64_counts  # noqa: E402
+import accuracy  # noqa: E402
+import aims  # noqa: E402
 import compare_llama  # noqa: E402
 import families_llama  # noqa: E402
 import family_models  # noqa: E402
@@ -29,10 +31,11 @@ import machine  # noqa: E402
 import models  # noqa: E402
 import peer  # noqa: E402
 import plot  # noqa: E402
+import pool  # noqa: E402
 import roofline  # noqa: E402
 import sides  # noqa: E402
 import targets  # noqa: E402
-from peer_sources import IK, LLAMA, PeerError  # noqa: E402
+from peer_sources import IK, LLAMA, Mend, PeerError  # noqa: E402
 
 TINY = models.Shape(layers=2, hidden=64, heads=4, kv_heads=2, feed=96, vocabulary=320, context=64)
 SIDES = ["llama.cpp", "llama.cpp packed", "ik_llama.cpp"]
@@ -76,7 +79,9 @@ def fake_peers(folder: Path) -> list[peer.Peer]:
     found = []
     for recipe, place in ((LLAMA, "plain"), (IK, "fork")):
         programs = {name: program(folder / place, name) for name in ("llama-bench", "peer-probe", "peer-matmul")}
-        found.append(peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", True, programs))
+        found.append(
+            peer.Peer(recipe.name, "1", f"{recipe.package} 1", recipe.flags, "cc 1", machine.cpu_mark(), programs)
+        )
     return found
 
 
@@ -214,6 +219,13 @@ def test_panels_of_a_plot_are_tasks(quick):
     ]
 
 
+def test_the_table_of_scripts_is_whole():
+    told = (BENCH / "README.md").read_text()
+    files = [path.name for pattern in ("*.py", "*.cpp") for path in BENCH.glob(pattern)]
+    assert len(files) > 30
+    assert [name for name in files if f"`{name}" not in told] == []
+
+
 # ---- judging
 
 surprises = st.lists(st.floats(0, 20), min_size=8, max_size=40)
@@ -278,27 +290,47 @@ def judged(samples, *, wrong=None, native=None, model="Q4_0"):
     return judging.judged(row, FACTS, output, native or {}, ROOFLINE, targets=True)
 
 
-def test_a_peer_built_for_another_cpu_is_void():
-    found = judged(
-        {"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}, native={"ik_llama.cpp": False}
-    )
+@pytest.mark.parametrize("wrong", [[], ["ik_llama.cpp"]])
+def test_a_peer_built_for_another_cpu_makes_the_row_void(wrong):
+    samples = {"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}
+    found = judged(samples, native={"ik_llama.cpp": False}, wrong=wrong)
     assert found["void"] == {"ik_llama.cpp": "not built for this CPU"}
+    assert (found["better_peer"], found["ratio"]) == (None, None)  # the peer that is left is the weaker one
+    assert found["goal"] == "void: ik_llama.cpp: not built for this CPU"
+    assert judged(samples, native={"ik_llama.cpp": False}, model="other")["goal"] == ""  # no goal, so no verdict
+
+
+def test_a_peer_with_wrong_output_leaves_the_goal_to_the_others():
+    found = judged({"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [800.0]}, wrong=["ik_llama.cpp"])
     assert (found["better_peer"], found["ratio"], found["goal"]) == ("llama.cpp", 2.0, "met (1.2 times)")
+    alone = judged({"llama.cpp": [400.0], "jackfield": [800.0]}, wrong=["llama.cpp"])
+    assert (alone["ratio"], alone["goal"]) == (None, "void: no peer that counts has a figure")
 
 
-def test_our_own_wrong_output_has_no_ratio():
+def test_our_own_wrong_output_misses_the_goal():
     found = judged({"llama.cpp": [400.0], "jackfield": [800.0]}, wrong=["jackfield"])
-    assert (found["ratio"], found["goal"]) == (None, "")
+    assert (found["ratio"], found["goal"]) == (None, "missed (our wrong output: gives NaN)")
 
 
-def test_the_reference_machine_knows_slow_peers(monkeypatch):
+def test_peers_alone_have_no_verdict():
+    assert judged({"llama.cpp": [400.0]}, native={"llama.cpp": False})["goal"] == ""
+
+
+def test_a_slow_peer_makes_a_row_of_the_reference_machine_void(monkeypatch):
     samples = {"llama.cpp": [100.0], "llama.cpp packed": [300.0], "ik_llama.cpp": [600.0], "jackfield": [900.0]}
-    assert judged(samples)["void"] == {} or machine.is_reference()
+    monkeypatch.setattr(judging, "is_reference", lambda: False)
+    assert (judged(samples)["void"], judged(samples)["goal"]) == ({}, "met (1.2 times)")
     monkeypatch.setattr(judging, "is_reference", lambda: True)
     why = "llama.cpp at 300 t/s is below 0.8 of the 462 seen on the reference machine"
     found = judged(samples)
     assert found["void"] == {"llama.cpp": why, "llama.cpp packed": why}
-    assert found["goal"] == "met (1.2 times)"
+    assert (found["ratio"], found["goal"]) == (None, f"void: llama.cpp: {why}; llama.cpp packed: {why}")
+    quick_enough = judged({**samples, "llama.cpp packed": [370.0]})
+    assert (quick_enough["void"], quick_enough["goal"]) == ({}, "met (1.2 times)")
+    assert judged({**samples, "ik_llama.cpp": [500.0], "llama.cpp packed": [400.0]})["goal"].startswith("void: ik_lla")
+    assert judged({**samples, "ik_llama.cpp": [10.0], "llama.cpp packed": [400.0]}, wrong=["ik_llama.cpp"])["goal"] == (
+        "met (1.2 times)"
+    )
 
 
 def test_the_table_of_targets_is_about_models_that_are_made():
@@ -315,8 +347,123 @@ def test_verdicts():
     low = {"llama.cpp": 0.9}
     assert targets.verdict("1.1B-Q4_0", "generate", low, 0.95) == "met (90% of the bandwidth)"
     assert targets.verdict("1.1B-Q4_0", "generate", low, 0.85) == "missed (1.05 times)"
+    assert targets.verdict("Q4_0", "generate", both, 0.93) == "missed (1.1 times, at 93% of the roofline)"
     assert targets.verdict("other", "prompt", both, 1.0) == ""
     assert targets.verdict("F16", "prompt", {"ik_llama.cpp": 2.0}, 0.5) == ""
+
+
+# ---- absolute goals
+
+PEAKS = {"read": {1: 8e9}, "read_huge": {1: 16e9}, "int8": {1: 940e9}}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    monkeypatch.setattr(aims, "is_reference", lambda: False)
+
+
+@pytest.fixture
+def at_home(monkeypatch):
+    monkeypatch.setattr(aims, "is_reference", lambda: True)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("figure", "verdict"), [(601e9, "met"), (599e9, "missed")])
+def test_a_rate_is_asked_for_as_a_share_of_this_machines_peak(figure, verdict):
+    aim = aims.matmul_aim("q4_0", 512, "hot", 1, PEAKS)
+    found = aim.judged(figure)
+    assert (found["goal_on_reference"], found["goal_here"]) == (300e9, pytest.approx(600e9))
+    told = "at least 600 GOPS (300 on the reference machine, by the peak of int8)"
+    assert found["verdict"] == f"{verdict} ({told})"
+    assert aim.judged(figure, void="so")["verdict"] == "void: so"
+
+
+@pytest.mark.usefixtures("at_home")
+def test_goals_of_the_reference_machine_are_taken_as_they_are():
+    found = aims.matmul_aim("q4_K", 512, "hot", 1, PEAKS).judged(279e9)
+    assert (found["verdict"], found["scaled_by"]) == ("missed (at least 280 GOPS)", "")
+    assert aims.peer_aim(0.35, 1.6, 3.2).here == 0.35
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_every_goal_of_products():
+    def here(*words):
+        aim = aims.matmul_aim(*words, PEAKS)
+        return aim and round(aim.here / 1e9, 3)
+
+    assert here("q4_0", 1, "hot", 1) == 55  # half the rate of reading: 16 of 32 GB/s
+    assert here("q4_0", 1, "cold", 1) == 37.5
+    assert here("q2_K", 512, "hot", 1) == 400
+    for none in (("q4_0", 1, "hot", 2), ("q8_0", 1, "hot", 1), ("q4_0", 512, "cold", 1), ("f32", 512, "hot", 1)):
+        assert here(*none) is None
+
+
+def timed(load, short, late):
+    return [{"load_s": load, "short_s": short, "long_s": late}]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_first_tokens_are_judged_by_the_peers_time_in_the_run():
+    times = {"llama.cpp": timed(0.2, 0.152, 3.214), "jackfield": timed(0.1, 0.159, 0.701)}
+    found = aims.first_goals("Q4_1", times, "")
+    assert found["first_short"]["goal_here"] == pytest.approx(0.26)  # llama.cpp takes twice the 0.176 s
+    assert found["first_short"]["verdict"] == "met (at most 260 ms (130 on the reference machine, by llama.cpp's time))"
+    assert found["first_long"]["verdict"].startswith("missed (at most 700 ms")
+    assert aims.first_goals("Q8_0", times, "") == aims.first_goals("Q4_1", {"llama.cpp": timed(1, 1, 1)}, "") == {}
+    alone = aims.first_goals("Q4_1", {"jackfield": timed(0, 0, 0)}, "")
+    assert alone["first_long"]["verdict"] == "void: llama.cpp has no time to scale the goal by"
+    assert aims.first_goals("Q4_1", times, "x: not built for this CPU")["first_long"]["verdict"].startswith("void: x")
+
+
+def test_the_workers_are_judged():
+    found = {
+        "one_ns": 51.0,
+        "all_ns": 99.0,
+        "idle_us": 13.0,
+        "beside": 0.6,
+        "fair": 0.7,
+        "bound": 0.5,
+        "bound_fair": 0.7,
+    }
+    two = {name: goal["verdict"] for name, goal in pool.goals(2, found).items()}
+    assert two == {
+        "idle": "met (at most 50 us)",
+        "step": "met (at most 100 ns)",
+        "beside": "met (at least 0.85 of the fair share)",
+        "bound": "missed (at least 0.85 of the fair share)",
+    }
+    assert pool.goals(1, found)["step"]["verdict"] == "missed (at most 50 ns)"
+    assert list(pool.goals(5, found)) == ["idle"]
+
+
+def test_memory_is_judged_with_pythons_own():
+    sizes = {"jackfield": 195_000_000, "imports": 53_000_000}
+    assert aims.memory_goals("Q4_1", sizes)["memory"]["verdict"] == "met (at most 196 MB)"
+    small = aims.memory_goals("Q4_1", {**sizes, "imports": 51_000_000})
+    assert small["memory"]["verdict"] == "missed (at most 194 MB)"
+    for size, verdict in ((801_000_000, "missed (at most 800 MB)"), (799_000_000, "met (at most 800 MB)")):
+        assert aims.memory_goals("1.1B-Q4_0", {**sizes, "jackfield": size})["memory"]["verdict"] == verdict
+    assert aims.memory_goals("Q8_0", sizes) == aims.memory_goals("Q4_1", {"imports": 1}) == {}
+
+
+def test_verdicts_are_counted():
+    words = ["met (x)", "missed (x)", "void: x", "", "met (y)"]
+    assert aims.counted(words) == {"met": 2, "missed": 1, "void": 1}
+    model = {"rows": [{"goal": "met (x)"}, {"goal": ""}], "goals": {"memory": {"verdict": "void: x"}}}
+    assert compare_llama.verdicts([model]) == ["met (x)", "", "void: x"]
+
+
+def test_goals_speak_of_runs_of_full_size_alone():
+    def whole(quick=False, **sizes):
+        return compare_llama.Run((), "", compare_llama.Sizes(**sizes), (1,), quick).whole
+
+    assert whole() and whole(runs=1, depths=(0,))
+    assert not whole(prompt=16) and not whole(quick=True)
+
+
+def test_depths_are_words_or_one_word():
+    for words in (["0", "512", "2048"], ["0,512,2048"]):
+        assert compare_llama.parsed(["Q4_1", "--depths", *words]).depths == (0, 512, 2048)
 
 
 # ---- sides and peers
@@ -333,6 +480,75 @@ def test_the_fork_warms_up_with_a_whole_prompt(tmp_path):
     command = fork.speed(Path("m.gguf"), sides.Task("prompt", 512), 2)
     assert command[-4:] == ["-r", "2", "-o", "json"]
     assert [side.name for side in sides.sides_of(fake_peers(tmp_path))] == SIDES
+
+
+def test_a_peer_of_a_file_is_native_where_it_was_built_on_this_cpu(tmp_path):
+    path = tmp_path / "peers.json"
+    known = [vars(one) for one in fake_peers(tmp_path)]
+    path.write_text(json.dumps([{**one, "native": False} for one in known]))  # what a file says of it is not heard
+    assert all(one.native for one in peer.read_peers(path))
+    path.write_text(json.dumps([{**known[0], "flags": []}]))
+    assert not peer.read_peers(path)[0].native
+    path.write_text(json.dumps([{**known[0], "built_on": "another CPU", "native": True}]))
+    with pytest.raises(PeerError, match=r"llama\.cpp was built on 'another CPU', this is .*; build it here"):
+        peer.read_peers(path)
+    old = {key: value for key, value in known[0].items() if key != "built_on"}
+    path.write_text(json.dumps([{**old, "native": True}]))
+    with pytest.raises(PeerError, match=r"built by an older script.*peer.py stamp"):
+        peer.read_peers(path)
+
+
+def test_the_mark_of_a_cpu_changes_with_its_flags(monkeypatch):
+    def mark(flags):
+        monkeypatch.setattr(machine, "this_cpu", lambda: {"model name": "x", "flags": flags})
+        return machine.cpu_mark()
+
+    assert mark("avx2 avx512f") == mark("avx512f avx2") != mark("avx2")
+
+
+def older_build(folder: Path) -> Path:
+    """A build folder as older scripts left it."""
+    out = folder / LLAMA.out
+    out.mkdir(exist_ok=True)
+    (out / "bin").mkdir(exist_ok=True)
+    (out / peer.OLD_MARK).write_text(machine.cpu_name())
+    (out / "CMakeCache.txt").write_text(f"GGML_NATIVE:BOOL=ON\nCMAKE_CXX_COMPILER:FILEPATH={peer.tool('c++')}\n")
+    kernel = {"file": "/x/ggml-cpu/quants.c", "command": "cc -march=native"}
+    (out / "compile_commands.json").write_text(json.dumps([kernel]))
+    (out / "bin" / "peer-matmul").write_text("#!/bin/sh\necho 4 1e-3\n")
+    (out / "bin" / "peer-matmul").chmod(0o755)
+    return out
+
+
+def test_an_older_build_is_stamped_after_a_look(tmp_path, monkeypatch):
+    monkeypatch.setattr(peer, "tool", lambda name: f"/usr/bin/{name}")
+    out = older_build(tmp_path)
+    peer.stamp(tmp_path, LLAMA)
+    assert (out / peer.MARK).read_text().strip() == machine.cpu_mark()
+    for name, text, why in (
+        (peer.OLD_MARK, "another", "it was built on 'another'"),
+        ("CMakeCache.txt", "GGML_NATIVE:BOOL=OFF", "was not told GGML_NATIVE=ON"),
+        ("CMakeCache.txt", "GGML_NATIVE:BOOL=ON", "its compiler is not /usr/bin/c"),
+        ("compile_commands.json", '[{"file": "/x/iqk/a.cpp", "command": "cc"}]', "without -march=native"),
+        ("compile_commands.json", "[]", "without -march=native"),
+        ("bin/peer-matmul", "#!/bin/sh\necho 4 wrong\n", "do not run here"),
+        ("bin/peer-matmul", "#!/bin/sh\nkill -4 $$\n", "do not run here"),
+    ):
+        (older_build(tmp_path) / peer.MARK).unlink(missing_ok=True)
+        (out / name).write_text(text)
+        with pytest.raises(PeerError, match=why):
+            peer.stamp(tmp_path, LLAMA)
+        assert not (out / peer.MARK).exists()
+
+
+def test_a_mend_is_put_before_its_place_once():
+    one = Mend("x.cpp", ("void g(", "for", "store"), "  tail;\n")
+    source = "void f() {\n  for;\n  store;\n}\nvoid g() {\n  for;\n  store;\n}\n"
+    mended = one.applied(source)
+    assert mended == "void f() {\n  for;\n  store;\n}\nvoid g() {\n  for;\n  tail;\n  store;\n}\n"
+    assert one.applied(mended) == mended
+    with pytest.raises(PeerError, match=r"x\.cpp: no 'store' where a mend belongs"):
+        one.applied("void g() {\n  for;\n}\n")
 
 
 def test_peers_of_a_file_are_read_or_refused(tmp_path):
@@ -538,6 +754,33 @@ def test_ours_scores_as_its_logits_say(tiny):
     assert told["single"] == pytest.approx(expected[4:], abs=1e-3)
 
 
+# ---- accuracy
+
+
+def divergences(llama: list[float], ours: list[float]) -> dict[str, np.ndarray]:
+    return {"llama.cpp": np.array(llama), "jackfield": np.array(ours)}
+
+
+def test_accuracy_by_hand():
+    row = accuracy.judged(divergences([1.0, 2.0, 3.0], [1.3, 2.0, 2.9]))
+    assert (row["llama.cpp"], row["jackfield"]) == (pytest.approx(2), pytest.approx(6.2 / 3))
+    assert row["difference"] == pytest.approx(0.2 / 3)
+    # differences 0.3, 0, -0.1: their variance is (0.2333^2 + 0.0667^2 + 0.1667^2) / 2 = 0.043333
+    assert row["standard_error"] == pytest.approx((0.13 / 3 / 3) ** 0.5)
+    assert (row["ratio"], row["positions"], row["verdict"]) == (pytest.approx(3.1 / 3), 3, "met (at most 1.1 times)")
+
+
+def test_verdicts_of_accuracy():
+    def verdict(*words):
+        return accuracy.judged(divergences(*words))["verdict"]
+
+    assert verdict([1.0, 1.0, 1.0], [1.09, 1.1, 1.1]) == "met (at most 1.1 times)"
+    assert verdict([1.0, 1.0, 1.0], [1.3, 1.31, 1.3]) == "missed (at most 1.1 times)"
+    assert verdict([1.0, 1.0, 1.0], [0.5, 1.0, 2.2]) == "missed (at most 1.1 times, by less than two standard errors)"
+    assert verdict([1e-9, 0.0], [9e-7, 1e-8]) == "met (both exact)"
+    assert verdict([0.0, 0.0], [2e-3, 2e-3]) == "missed (at most 1.1 times)"
+
+
 # ---- products and memory-bound kernels
 
 
@@ -559,6 +802,53 @@ def test_products_are_compared_with_peers(tmp_path):
     assert line["gops"] == pytest.approx(2 * 4 * 64 * 64 / 1e-3 / 1e9)
     assert line["share_of_roofline"] == pytest.approx(2 * 4 * 64 * 64 / 1e9 / 1e-3)
     assert line["ours_to_it"] == pytest.approx(1e-3 / found["q4_0", 4, "jackfield"]["seconds"])
+    document = json.loads(out.read_text())
+    assert all(len(line["samples"]) == 1 and line["goal"] is None for line in document["products"])  # of 4096 alone
+    assert "peer-matmul q4_0 1 1 1 64 64 1 4" in document["commands"]
+    assert document["command"].startswith("matmul.py --size 64 --rows 1,4")
+    assert [one["native"] for one in document["peers"]] == [True, True]
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_lines_of_products_carry_samples_and_verdicts():
+    pytest.importorskip("jackfield_cpu")
+    import matmul
+
+    chosen = matmul.parsed(["--rows", "512", "--dtypes", "q4_0"])
+    peaks = {"read": {1: 16e9}, "read_huge": {1: 16e9}, "f32": {1: 1e11}, "int8": {1: 470e9}}
+    ops = 2 * 512 * 4096**2
+    found = {"jackfield": {512: [ops / 250e9, ops / 400e9, ops / 310e9]}, "llama.cpp": {512: [ops / 100e9]}}
+    ours, theirs = matmul.lines("q4_0", "hot", found, peaks, chosen, "")
+    assert ours["samples"] == found["jackfield"][512]
+    assert ours["goal"]["figure"] == pytest.approx(310e9)
+    assert ours["goal"]["verdict"].startswith("met (at least 300 GOPS")
+    assert theirs["goal"] is None
+    ours, _ = matmul.lines("q4_0", "hot", found, peaks, chosen, "ik_llama.cpp: not built for this CPU")
+    assert ours["goal"]["verdict"] == "void: ik_llama.cpp: not built for this CPU"
+
+
+def test_products_beside_a_peer_for_another_cpu_are_void(tmp_path, capsys):
+    pytest.importorskip("jackfield_cpu")
+    import matmul
+
+    options = written(tmp_path)
+    known = json.loads((tmp_path / "peers.json").read_text())
+    (tmp_path / "peers.json").write_text(json.dumps([{**one, "flags": []} for one in known]))
+    words = ["--size", "32", "--rows", "1", "--dtypes", "q4_0", "--rounds", "1", "--hot-only", *options]
+    assert matmul.main(words) == 0
+    assert "VOID: llama.cpp: not built for this CPU; ik_llama.cpp: not built" in capsys.readouterr().out
+
+
+def test_what_a_call_and_a_step_cost_is_judged(tmp_path):
+    out = tmp_path / "o.json"
+    done = run("overhead.py", "reference", "--rounds", "1", "--threads", "1", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())["figures"]
+    assert figures["a call with one tiny op"]["goal_here"] == targets.CALL_S == 10e-6
+    assert figures["a step of 1,000, 1 threads"]["goal_here"] == targets.STEP_S[1] == 0.05e-6
+    for figure in figures.values():
+        met = figure["figure"] <= figure["goal_here"]
+        assert figure["verdict"].startswith("met (at most " if met else "missed (at most ")
 
 
 def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
@@ -577,6 +867,17 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
     add = found["add"]
     assert add["bytes_per_s"] == pytest.approx(1.5 * (1 << 20) / add["seconds"])
     assert add["share_of_copy"] == pytest.approx(add["bytes_per_s"] / add["copy_bytes_per_s"])
+    assert add["goal"] == ""  # the goal is of 16 MiB
+
+
+def test_memory_bound_kernels_reach_half_of_copying_or_miss():
+    pytest.importorskip("jackfield_cpu")
+    import memory_ops
+
+    kernel = memory_ops.Kernel("x", None, {}, {}, 2000, 0)
+    for took, verdict in ((1.9, "met"), (2.1, "missed")):
+        found = memory_ops.row(kernel, [took, took, 9.0], 1000.0, 1, goal=True)
+        assert (found["goal"], found["samples"]) == (f"{verdict} (at least 50% of copying)", [took, took, 9.0])
 
 
 # Instructions on aarch64
