@@ -12,6 +12,7 @@ from oracle_attention import Attention
 from oracle_experts import Feed
 from oracle_file import Array, File
 from oracle_latent import LatentAttention
+from oracle_rwkv import Rwkv
 
 __all__ = ["FAULTS", "Array", "Model"]
 
@@ -32,6 +33,8 @@ class Model:
     def logits(self, ids: list[int]) -> Array:
         """[ids, vocabulary]."""
         file = self.file
+        if file.architecture.startswith("rwkv"):
+            return Rwkv(file).logits(ids)
         x = file.weights["token_embd.weight"][ids]
         if self.scaled and self.fault != "no embedding scale":
             x = x * np.float64(file.hidden) ** 0.5

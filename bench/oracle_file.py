@@ -19,7 +19,7 @@ class File:
         self.heads = self.size("attention.head_count")
         self.kv_heads = self.size("attention.head_count_kv", self.heads)
         self.hidden = self.size("embedding_length")
-        self.head = self.size("attention.key_length", self.hidden // self.heads)
+        self.head = self.size("attention.key_length", self.hidden // max(1, self.heads))
         self.epsilon = self.number("attention.layer_norm_rms_epsilon")
 
     def text(self, name: str) -> str:

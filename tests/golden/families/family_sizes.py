@@ -57,6 +57,27 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Rwkv:
+    """Layers that mix each token with the one before it and keep a matrix a head, instead of attention."""
+
+    head: int
+    decay: int
+    """Rank of what makes the decay depend on the token."""
+    mix: int = 0
+    """Version 6: rank of what makes the mixes with the token before depend on the token."""
+    fused: bool = True
+    """Version 6: the five mixes of a layer stand in one tensor, as newer converters write them."""
+    rescale: int = 0
+    """Version 6: every so many layers the stream is halved; 0 leaves the key away."""
+    rate: int = 0
+    """Version 7: rank of the rate at which the matrix is corrected."""
+    residual: int = 0
+    """Version 7: rank of the weight of the first layer's values."""
+    gate: int = 0
+    """Version 7: rank of the gate."""
+
+
+@dataclass(frozen=True)
 class Family:
     """One file: an architecture, its sizes, and what makes the variant different."""
 
@@ -79,7 +100,7 @@ class Family:
     types: Mapping[str, Type] = field(default_factory=dict)
     """Types of matrices by the name's last part but one (`attn_q`), over `type`."""
     tokenizer: str = "pairs"
-    """"pairs" or "pieces": byte-level BPE or SentencePiece."""
+    """"pairs", "pieces" or "world": byte-level BPE, SentencePiece or byte strings."""
     rope_dims: int = 0
     """Elements of a head that turn, where the file says it; 0 leaves the key away (then all do)."""
     rope_factors: tuple[float, ...] = ()
@@ -111,6 +132,7 @@ class Family:
     logit_cap: float = 0.0
     experts: Experts | None = None
     latent: Latent | None = None
+    rwkv: Rwkv | None = None
 
     def has_experts(self, layer: int) -> bool:
         return self.experts is not None and layer >= self.experts.dense
