@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer.bpe import ByteBPE, TextBPE, pre_tokenizer
+from jackfield_llm.tokenizer.byte_strings import ByteStrings
 from jackfield_llm.tokenizer.sentencepiece import SentencePiece
 from jackfield_llm.tokenizer.stream import Stream
 from jackfield_llm.tokenizer.vocabulary import Role, Special, Vocabulary
@@ -38,11 +39,12 @@ class Segmenter(Protocol):
         ...
 
 
-_KINDS: dict[str, type[ByteBPE | TextBPE | SentencePiece | WordPiece]] = {
+_KINDS: dict[str, type[ByteBPE | TextBPE | SentencePiece | WordPiece | ByteStrings]] = {
     "gpt2": ByteBPE,
     "gemma4": TextBPE,
     "llama": SentencePiece,
     "bert": WordPiece,
+    "rwkv": ByteStrings,
 }
 """By the value of `tokenizer.ggml.model`."""
 
