@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 
 import families
 import numpy as np
@@ -130,6 +131,17 @@ def test_however_the_text_is_cut_the_logits_are_the_same(name, device, family_pa
             ours.prefill(ids[:cut])
             assert ours.cached == tuple(ids[:cut])
             assert nmse(ours.prefill(ids[cut:]), at_once[-1]) <= 1e-5
+
+
+@pytest.mark.parametrize("device", ["cpu:0"], indirect=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_copied_to_be_read(name, device, family_path):
+    """Kernels take the strides that the graphs give them."""
+    with load(family_path(name), device) as ours:
+        for rows, logits in ((1, "last"), (4, "last"), (32, "all")):
+            report = str(ours._plan(rows, logits).explain())
+            assert report.startswith("cpu:0")
+            assert not re.findall(r".*(?:contiguous|copy)\.\d+.*", report)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "mistral3", "deepseek2"])

@@ -63,6 +63,7 @@ class Blueprint:
     """
 
     outputs: tuple[Tensor, ...]
+    changes: tuple[Tensor, ...]
     request: Request
     panel: Panel
     placement: Placement
@@ -81,7 +82,7 @@ class Blueprint:
     def flow(self) -> Flow:
         """The graph in its order; the same one again after `settle`."""
         if self._flow is None:
-            self._flow = order(self.outputs)
+            self._flow = order(self.outputs, self.changes)
         return self._flow
 
     @property
@@ -102,12 +103,12 @@ class Blueprint:
             self.memory.reserved, self.memory.moments, self.memory.copy_moments = {}, [], []
 
 
-def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
-    """Decide everything about the graph of these outputs.
+def draw(outputs: Sequence[Tensor], request: Request, changes: Sequence[Tensor] = ()) -> Blueprint:
+    """Decide everything about the graph of these outputs and changes of states.
 
     Raises: PlanError and PlacementError of the stages; OutOfMemory for a tensor that no allocation of its device holds.
     """
-    flow = order(outputs)
+    flow = order(outputs, changes)
     _check_names(flow)
     steps = steps_of(flow)
     notes: list[str] = []
@@ -126,6 +127,7 @@ def draw(outputs: Sequence[Tensor], request: Request) -> Blueprint:
     memory = plan_memory(parts, panel, guard=request.guard)
     return Blueprint(
         outputs=flow.outputs,
+        changes=flow.changes,
         request=request,
         panel=panel,
         placement=placement,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .graph import Tensor
 from .report import Report, report_of
 from .session import Output, PinList, Session
 
@@ -9,11 +12,16 @@ __all__ = ["explain"]
 
 
 def explain(
-    outputs: Output, device: str | None = None, *, policy: str | None = None, pins: PinList | None = None
+    outputs: Output,
+    device: str | None = None,
+    *,
+    policy: str | None = None,
+    changes: Sequence[Tensor] = (),
+    pins: PinList | None = None,
 ) -> Report:
     """Where each step of these outputs would run, and why; arguments as of `compile`.
 
     Raises: what compile raises, except for want of memory.
     """
     with Session(device, policy=policy) as session:
-        return report_of(session.draw(outputs, pins=pins))
+        return report_of(session.draw(outputs, changes=changes, pins=pins))

@@ -153,6 +153,7 @@ class Session:
         self,
         outputs: Output,
         *,
+        changes: Sequence[Tensor] = (),
         pins: PinList | None = None,
         split: str | None = None,
         copies: int | None = None,
@@ -161,6 +162,8 @@ class Session:
         """A Plan of what these outputs need.
 
         outputs: one Tensor, or a tuple, list or dict of them; the plan returns arrays in the same form.
+        changes: new values of states (results of put_rows and its kin) that no output reads: a call makes them, and
+            returns nothing of them.
         pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must
             match in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
         split, copies, on_lost: only None, 1 and "raise" are known, which are the defaults.
@@ -173,7 +176,7 @@ class Session:
             raise Busy("compile: a call of this Session is under way")
         try:
             with no_collection():
-                drawn = self._draw(tensors, pins)
+                drawn = self._draw(tensors, pins, changes)
             self._fill(drawn)
             with no_collection():
                 plan = Plan(drawn, self._store, self._store.arenas, self, keys)
@@ -185,16 +188,16 @@ class Session:
         give_back()
         return plan
 
-    def draw(self, outputs: Output, *, pins: PinList | None = None) -> Blueprint:
+    def draw(self, outputs: Output, *, changes: Sequence[Tensor] = (), pins: PinList | None = None) -> Blueprint:
         """All that compile would decide about these outputs; nothing is allocated."""
         self._store.check_usable("draw")
-        return self._draw(_listed(outputs)[0], pins)
+        return self._draw(_listed(outputs)[0], pins, changes)
 
     @cached_property
     def _fallbacks(self) -> tuple[OpenDevice, ...]:
         return registry.fallbacks()
 
-    def _draw(self, tensors: Sequence[Tensor], pins: PinList | None) -> Blueprint:
+    def _draw(self, tensors: Sequence[Tensor], pins: PinList | None, changes: Sequence[Tensor]) -> Blueprint:
         request = Request(
             devices=self._selection.devices,
             fallbacks=lambda: self._fallbacks,
@@ -209,7 +212,7 @@ class Session:
             guard=GUARD if "memory" in self._checks else 0,
             checks=self._checks,
         )
-        return draw(tensors, request)
+        return draw(tensors, request, changes)
 
     def _fill(self, drawn: Blueprint) -> None:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
@@ -258,6 +261,7 @@ def compile(  # noqa: A001 (pinned name)
     device: str | None = None,
     *,
     policy: str | None = None,
+    changes: Sequence[Tensor] = (),
     pins: PinList | None = None,
     split: str | None = None,
     copies: int | None = None,
@@ -265,7 +269,7 @@ def compile(  # noqa: A001 (pinned name)
 ) -> Plan:
     """A Plan in a Session of its own, `plan.session`; the arguments are those of Session and Session.compile."""
     session = Session(device, policy=policy)
-    return session.compile(outputs, pins=pins, split=split, copies=copies, on_lost=on_lost)
+    return session.compile(outputs, changes=changes, pins=pins, split=split, copies=copies, on_lost=on_lost)
 
 
 def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:

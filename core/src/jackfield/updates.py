@@ -32,9 +32,14 @@ class Spot:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """A graph in execution order. nodes: what runs, in order; ids: a short stable name of every node."""
+    """A graph in execution order.
+
+    changes: new values of states that are made though no output reads them. nodes: what runs, in order; ids: a short
+    stable name of every node.
+    """
 
     outputs: tuple[Tensor, ...]
+    changes: tuple[Tensor, ...]
     tensors: tuple[Tensor, ...]
     nodes: tuple[Tensor, ...]
     spots: dict[Tensor, Spot]
@@ -69,19 +74,21 @@ def targets_of(update: Tensor) -> list[Tensor]:
     return [operand for i in OPS[update.op].targets if (operand := update.operands[i]) is not None]
 
 
-def order(outputs: Sequence[Tensor]) -> Flow:
-    """The Flow of all that the outputs need.
+def order(outputs: Sequence[Tensor], changes: Sequence[Tensor] = ()) -> Flow:
+    """The Flow of all that the outputs and the changes of states need.
 
     Raises: PlanError where the old value of a state is read after the step that changes it, or where a target can't be
-    written; GraphError when there is no output or an output is no Tensor.
+    written; GraphError when there is nothing to make, when an output is no Tensor or a change no new value of a state.
     """
-    for tensor in outputs:
-        if not isinstance(tensor, Tensor):
-            raise GraphError(f"an output is a {type(tensor).__name__}; outputs are Tensors")
-    if not outputs:
-        raise GraphError("no output is given; a plan needs at least one")
-    tensors = toposort(outputs)
+    for what, tensors_given in (("an output", outputs), ("a change", changes)):
+        for tensor in tensors_given:
+            if not isinstance(tensor, Tensor):
+                raise GraphError(f"{what} is a {type(tensor).__name__}; outputs and changes are Tensors")
+    if not outputs and not changes:
+        raise GraphError("no output is given; a plan needs at least one, or a change of a state")
+    tensors = toposort([*outputs, *changes])
     spots = _spots(tensors)
+    _check_changes(changes, spots)
     updates: dict[Tensor, list[Tensor]] = {}
     for tensor in tensors:
         if is_update(tensor):
@@ -94,7 +101,7 @@ def order(outputs: Sequence[Tensor]) -> Flow:
         tensors = _sorted(tensors, before, spots)
     _check_outputs(outputs, updates, spots)
     nodes = tuple(t for t in tensors if t.kind == "node")
-    return Flow(tuple(outputs), tuple(tensors), nodes, spots, _ids(nodes), updates, readers)
+    return Flow(tuple(outputs), tuple(changes), tuple(tensors), nodes, spots, _ids(nodes), updates, readers)
 
 
 def _spots(tensors: Iterable[Tensor]) -> dict[Tensor, Spot]:
@@ -282,6 +289,16 @@ def together(flow: Flow) -> dict[Tensor, list[Tensor]]:
             groups.update((state, list(joined)) for state in joined)
     at = {tensor: i for i, tensor in enumerate(flow.tensors)}
     return {state: sorted(group, key=at.__getitem__) for state, group in groups.items()}
+
+
+def _check_changes(changes: Iterable[Tensor], spots: dict[Tensor, Spot]) -> None:
+    for tensor in changes:
+        spot = spots[tensor]
+        if spot.origin.kind != "state" or not spot.past:
+            raise GraphError(
+                f"the change {tensor!r} is no new value of a state; "
+                f"give the result of an update of one, such as put_rows"
+            )
 
 
 def _check_outputs(outputs: Iterable[Tensor], updates: dict[Tensor, list[Tensor]], spots: dict[Tensor, Spot]) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.hyperparameters import Config, Rope
+from jackfield_llm.recurrent import Recurrent
 from jackfield_llm.weights import Weights
 
 __all__ = ["Inputs", "Parts", "last_rows"]
@@ -17,12 +18,16 @@ __all__ = ["Inputs", "Parts", "last_rows"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """tokens, positions, slots: i32 [rows]; kv_len: i32 [1], columns of the cache that hold a token after this call."""
+    """tokens, positions, slots: i32 [rows]; kv_len: i32 [1], columns of the cache that hold a token after this call.
+
+    recurrent: of models whose layers have states besides the cache.
+    """
 
     tokens: jf.Tensor
     positions: jf.Tensor
     slots: jf.Tensor
     kv_len: jf.Tensor
+    recurrent: Recurrent | None = None
 
 
 class Parts:

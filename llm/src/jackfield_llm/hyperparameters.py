@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Experts", "Latent", "Layer", "Rope", "Temperature"]
+__all__ = ["Config", "Experts", "Latent", "Layer", "RecurrentKind", "Rope", "Temperature"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,27 @@ class Temperature:
 
 
 @dataclass(frozen=True)
+class RecurrentKind:
+    """What a model's states need. taps: rows before the first that a layer looks back at.
+
+    snapshots: the ops can give the states before the last one too.
+    """
+
+    taps: int
+    snapshots: bool
+
+
+@dataclass(frozen=True)
 class Layer:
-    """What may differ from layer to layer. window: columns of a sliding window, 0 for the whole context."""
+    """What may differ from layer to layer. window: columns of a sliding window, 0 for the whole context.
+
+    mixer: hyperparameters of what stands in the place of attention, None for attention; its type says which it is.
+    """
 
     rope: Rope
     window: int = 0
     experts: Experts | None = None
+    mixer: object | None = None
 
 
 @dataclass(frozen=True)
@@ -111,3 +126,4 @@ class Config:
     ffn_norm: str = "ffn_norm"
     temperature: Temperature | None = None
     latent: Latent | None = None
+    recurrent: RecurrentKind | None = None

@@ -8,6 +8,8 @@ Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1 and appendix B.
 
 from __future__ import annotations
 
+import numpy as np
+
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
@@ -34,9 +36,14 @@ class LatentAttention:
             causal=True,
             window=layer.window,
         )
-        by_head = ops.transpose(ops.reshape(attended, shape=(wanted, c.heads, size.rank)), axes=(1, 0, 2))
         matrix = self.parts.weights.get(at + "attn_v_b.weight", (c.heads, size.value, size.rank))
-        values = ops.transpose(ops.linear(by_head, matrix), axes=(1, 0, 2))
+        every = self.parts.table("attention_heads", np.arange(c.heads, dtype=np.int32)[None])
+        # Each head has its matrix, as an expert has: so the heads of a row end side by side, without a copy.
+        values = ops.linear_experts(
+            ops.reshape(attended, shape=(wanted, c.heads, size.rank)),
+            matrix,
+            ops.broadcast_to(every, shape=(wanted, c.heads)),
+        )
         joined = ops.reshape(values, shape=(wanted, c.heads * size.value))
         return self.parts.linear(joined, at + "attn_output", c.width)
 

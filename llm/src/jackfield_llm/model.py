@@ -19,6 +19,7 @@ from jackfield_llm.chat import ChatTemplate
 from jackfield_llm.config import Config, read_config
 from jackfield_llm.errors import ContextOverflow, ModelError, SamplingError
 from jackfield_llm.generation import Generation
+from jackfield_llm.recurrent import Checkpoints, fed, slot_count, snapshot_count
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import resolve
 from jackfield_llm.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ __all__ = ["CACHE_DTYPES", "Model", "chunk_rows", "load"]
 
 ROWS = (1, 4, 32, 128, 512)  # row counts of plans; a prompt is cut into these
 LOGIT_ROWS = (1, 4, 32, 128)  # row counts of plans that return logits of every row, which are long
+MOST_ROLLBACK = 64  # a draft of more tokens is seldom right
 BATCH = 128  # on CPUs, larger plans are 1 % faster and need 10 MB more
 FIRST_ROWS = 32  # of the plan that load makes: few prompts are shorter, and longer ones mostly end in such a part
 PASS_ROWS = 20  # a plan more costs about as much as so many rows: a pass over the weights, and once its making
@@ -45,6 +47,7 @@ def load(
     context: int | None = None,
     cache_dtype: str = "f16",
     batch: int = BATCH,
+    rollback: int = 0,
     policy: str | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> Model:
@@ -56,6 +59,8 @@ def load(
     cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
         of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
+    rollback: for models with recurrent layers, how many of the newest tokens can be taken back (`reset`, `advance`)
+        without evaluating any again; each asks for one more copy of the layers' states. Others take back any number.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
         is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.
     Returns: a Model whose weights lie on the device. The plan for parts of a prompt is made as well; that for one token
@@ -65,7 +70,16 @@ def load(
         file, jackfield's device errors.
     """
     file = resolve(path) if isinstance(path, str) and path.startswith(("hf:", "pkg:")) else Path(path).expanduser()
-    return Model(file, device, context=context, cache_dtype=cache_dtype, batch=batch, policy=policy, pins=pins)
+    return Model(
+        file,
+        device,
+        context=context,
+        cache_dtype=cache_dtype,
+        batch=batch,
+        rollback=rollback,
+        policy=policy,
+        pins=pins,
+    )
 
 
 def chunk_rows(tokens: int, sizes: Sequence[int] = ROWS) -> list[int]:
@@ -103,6 +117,7 @@ class Model:
         context: int | None,
         cache_dtype: str,
         batch: int,
+        rollback: int,
         policy: str | None,
         pins: Mapping[str, str] | None,
     ) -> None:
@@ -112,6 +127,8 @@ class Model:
             raise ModelError(f"context {context!r}: must be a whole number of tokens, at least 1")
         if batch not in ROWS:
             raise ModelError(f"batch {batch!r}: must be one of {', '.join(map(str, ROWS))}")
+        if isinstance(rollback, bool) or not isinstance(rollback, int) or not 0 <= rollback <= MOST_ROLLBACK:
+            raise ModelError(f"rollback {rollback!r}: must be a whole number of tokens, 0 to {MOST_ROLLBACK}")
         self._rows = tuple(rows for rows in ROWS if rows <= batch)
         self._file = _opened(path)
         try:
@@ -120,14 +137,14 @@ class Model:
             self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
             weights = Weights(self._file)
             dtype = CACHE_DTYPES[cache_dtype]
-            self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype)
+            self._graphs = Transformer(self.config, weights, context=self.context, cache_dtype=dtype, rollback=rollback)
             self._check_vocabulary()
             self.session = jf.Session(device, policy=policy)
             rows = _first_rows(self.session.devices, self._rows)
             graph = self._graphs.graph(rows, "last")
             weights.check_all_used()
             self._pins = pins
-            self._plans = {(rows, "last"): self.session.compile(graph, pins=pins)}
+            self._plans = {(rows, "last"): self.session.compile(graph.logits, changes=graph.changes, pins=pins)}
         except BaseException:
             if hasattr(self, "session"):
                 self.session.close()
@@ -143,6 +160,8 @@ class Model:
         self._template: ChatTemplate | None = None
         self._lock = threading.RLock()
         self._ids: list[int] = []  # what the cache holds
+        self._again: list[int] = []  # what follows in the text, and must be evaluated again: a state was gone back to
+        self._checkpoints = Checkpoints(slot_count(rollback)) if self.config.recurrent else None
         self._torn = False  # a call ended early: what the cache holds is not known
 
     # ---- text
@@ -190,12 +209,12 @@ class Model:
     @property
     def cached(self) -> tuple[int, ...]:
         """The tokens in the cache."""
-        return () if self._torn else tuple(self._ids)
+        return () if self._torn else (*self._ids, *self._again)
 
     def reset(self, keep: int = 0) -> None:
         """Forget all but the first `keep` tokens of the cache."""
         with self._alone():
-            del self._ids[max(0, keep) :]
+            self._rewind(max(0, keep))
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each token of a text that starts afresh: f32 [tokens, vocabulary]."""
@@ -209,13 +228,13 @@ class Model:
         """
         with self._alone():
             known = self._known(ids, past=0)
-            self._ids.clear()
+            self._rewind(0)
             yield from self._evaluate(known, "all")
 
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""
         with self._alone():
-            return self._append(self._known(ids, past=len(self._ids)))
+            return self._append(self._known(ids, past=len(self._ids) + len(self._again)))
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """Append one token to the cache; logits after it, f32 [vocabulary]."""
@@ -228,9 +247,22 @@ class Model:
         """
         with self._alone():
             known = self._known(ids, past=0)
-            same = _common(self._ids, known[:-1])
-            del self._ids[same:]
-            return self._append(known[same:]), same
+            same = _common([*self._ids, *self._again] if self._again else self._ids, known[:-1])
+            self._rewind(same)
+            reused = len(self._ids)
+            return self._append(known[same:]), reused
+
+    def _rewind(self, keep: int) -> None:
+        """The cache holds the first `keep` tokens. Recurrent states go back to a checkpoint, from which on the tokens
+        up to there are evaluated again, in front of the next call's.
+        """
+        if self._checkpoints is None:
+            del self._ids[keep:]
+            return
+        text = [*self._ids, *self._again][:keep]
+        at = self._checkpoints.latest(min(len(text), len(self._ids)))
+        self._checkpoints.forget(at)
+        self._ids, self._again = text[:at], text[at:]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -239,7 +271,9 @@ class Model:
             raise jf.errors.Busy("another call of this model is under way")
         try:
             if self._torn:
-                self._ids.clear()
+                self._ids, self._again = [], []
+                if self._checkpoints is not None:
+                    self._checkpoints.forget(0)
                 for state in self.session.states.values():
                     state.clear()
                 self._torn = False
@@ -250,7 +284,7 @@ class Model:
     def _append(self, ids: list[int]) -> NDArray[np.float32]:
         if not ids:
             raise ModelError("no tokens to evaluate: the prompt is empty")
-        *_, last = self._evaluate(ids, "last")
+        *_, last = self._evaluate([*self._again, *ids], "last")
         row: NDArray[np.float32] = last[0]
         return row
 
@@ -269,16 +303,35 @@ class Model:
         tokens, positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
         tokens[pad:], positions[pad:], slots[pad:] = ids, columns, columns
         kv_len = np.array([past + len(ids)], np.int32)
+        feeds: dict[str, NDArray[Any]] = {"tokens": tokens, "positions": positions, "slots": slots, "kv_len": kv_len}
+        targets = self._recurrent_feeds(feeds, rows, len(ids))
+        if targets:
+            feeds = {name: feeds[name] for name in plan.inputs}
         self._torn = True  # set before, so that no interrupt can come between the writing and the knowing
-        out: NDArray[np.float32] = plan(tokens=tokens, positions=positions, slots=slots, kv_len=kv_len)
+        out: NDArray[np.float32] = plan(**feeds)
         self._ids += ids
+        del self._again[: len(ids)]
+        if self._checkpoints is not None:
+            self._checkpoints.store(past, len(ids), targets)
         self._torn = False
         return out
+
+    def _recurrent_feeds(self, feeds: dict[str, NDArray[Any]], rows: int, tokens: int) -> list[int]:
+        """Add what recurrent layers read of a call of so many tokens; the slots that take its states, newest first."""
+        kind, checkpoints = self.config.recurrent, self._checkpoints
+        if kind is None or checkpoints is None:
+            return []
+        snapshots = snapshot_count(kind, rows, self._graphs.rollback)
+        targets = checkpoints.targets(len(self._ids), min(snapshots, tokens))
+        source = checkpoints.slot(len(self._ids))
+        feeds |= fed(rows, rows - tokens, source, targets + [-1] * (snapshots - len(targets)), kind)
+        return targets
 
     def _plan(self, rows: int, logits: Literal["last", "all"]) -> jf.Plan:
         key = (rows, "last" if rows == 1 else logits)
         if key not in self._plans:
-            self._plans[key] = self.session.compile(self._graphs.graph(rows, logits), pins=self._pins)
+            graph = self._graphs.graph(rows, logits)
+            self._plans[key] = self.session.compile(graph.logits, changes=graph.changes, pins=self._pins)
         return self._plans[key]
 
     def _known(self, ids: Sequence[int], *, past: int) -> list[int]:

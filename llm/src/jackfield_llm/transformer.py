@@ -6,6 +6,7 @@ counts real columns only. Lengths are data, so one graph serves the whole contex
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import jackfield as jf
@@ -16,20 +17,32 @@ from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
 from jackfield_llm.hyperparameters import Config, Layer
 from jackfield_llm.latent_attention import LatentAttention
+from jackfield_llm.recurrent import Recurrent
 from jackfield_llm.weights import Weights
 
-__all__ = ["Transformer"]
+__all__ = ["Graph", "Transformer"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a plan computes. logits: f32 [1 or rows, vocabulary]. changes: states of layers that no logits read."""
+
+    logits: jf.Tensor
+    changes: tuple[jf.Tensor, ...] = ()
 
 
 class Transformer:
     """Builds graphs over one file's weights.
 
     context: columns of the cache. cache_dtype: of keys and values; a float dtype, or one of blocks `put_rows` can make.
+    rollback: tokens of a recurrent model that can be taken back without being evaluated again.
     Raises: ModelError for weights that do not fit the config, and for heads that are no whole blocks of the cache.
     """
 
-    def __init__(self, config: Config, weights: Weights, *, context: int, cache_dtype: jf.DType) -> None:
-        self.config, self.weights = config, weights
+    def __init__(
+        self, config: Config, weights: Weights, *, context: int, cache_dtype: jf.DType, rollback: int = 0
+    ) -> None:
+        self.config, self.weights, self.rollback = config, weights, rollback
         _check_blocks(config, cache_dtype)
         shape = weights.shape("token_embd.weight")
         if len(shape) != 2:
@@ -42,14 +55,16 @@ class Transformer:
         )
         self._feed_forward = FeedForward(self._parts)
 
-    def graph(self, rows: int, logits: Literal["last", "all"]) -> jf.Tensor:
-        """Logits f32 of the last row, [1, vocabulary], or of all rows, [rows, vocabulary]."""
+    def graph(self, rows: int, logits: Literal["last", "all"]) -> Graph:
+        """Of `rows` tokens: logits of the last row, or of all of them."""
         c = self.config
+        recurrent = Recurrent(c.recurrent, rows, self.rollback) if c.recurrent else None
         i = Inputs(
             jf.input("tokens", (rows,), jf.i32),
             jf.input("positions", (rows,), jf.i32),
             jf.input("slots", (rows,), jf.i32),
             jf.input("kv_len", (1,), jf.i32),
+            recurrent,
         )
         embeddings = self.weights.get("token_embd.weight", (self.vocabulary, c.width))
         x = ops.take_rows(embeddings, i.tokens)
@@ -62,7 +77,7 @@ class Transformer:
         y = ops.linear(self._parts.norm(x, "output_norm"), embeddings if head is None else head)
         if c.softcap:
             y = ops.scale(ops.tanh(ops.scale(y, scale=1.0 / c.softcap)), scale=c.softcap)
-        return y
+        return Graph(y, tuple(recurrent.changes) if recurrent else ())
 
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""

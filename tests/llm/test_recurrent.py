@@ -1,0 +1,193 @@
+"""Checkpoints of recurrent states: random texts that go on, are taken back and go on otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jackfield as jf
+from jackfield import ops
+from jackfield_llm.hyperparameters import RecurrentKind
+from jackfield_llm.recurrent import Checkpoints, Recurrent, fed, slot_count, snapshot_count
+
+HEADS, SIZE, STATE, TAPS = 2, 3, 4, 3
+WIDTH = HEADS * SIZE
+BIG = 1e9  # softplus of its negative is zero
+STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=12)
+"""Tokens that are taken back, then tokens that follow."""
+
+
+# ---- which slot holds what
+
+
+@given(STEPS, st.integers(0, 5), st.booleans())
+def test_a_slot_holds_what_the_table_says(steps, rollback, several):
+    """Against a list of slots that each remember the text they were written after."""
+    kind = RecurrentKind(TAPS, several)
+    table = Checkpoints(slot_count(rollback))
+    memory: list[tuple[int, ...]] = [()] * slot_count(rollback)
+    text: list[int] = []
+    fresh, last = iter(range(10**6)), 0
+    for back, tokens in steps:
+        kept = max(0, len(text) - back)
+        at = table.latest(kept)
+        assert at <= kept
+        if several and back <= min(rollback, last):
+            assert at == kept  # what was promised not to be evaluated again
+        table.forget(at)
+        again = text[at:kept]
+        text = text[:kept] + [next(fresh) for _ in range(tokens)]
+        count = min(len(again) + tokens, snapshot_count(kind, 512, rollback))
+        source = table.slot(at)
+        assert memory[source] == tuple(text[:at])
+        targets = table.targets(at, count)
+        assert len(set(targets)) == len(targets) == count
+        assert source not in targets
+        assert 0 not in targets
+        for j, slot in enumerate(targets):
+            memory[slot] = tuple(text[: len(text) - j])
+        table.store(at, len(text) - at, targets)
+        last = len(text) - at
+        assert table.latest(len(text)) == len(text)
+
+
+def test_the_end_of_a_prompt_outlives_the_tokens_after_it():
+    table = Checkpoints(slot_count(0))
+    table.store(0, 20, table.targets(0, 1))
+    for past in range(20, 60):
+        table.store(past, 1, table.targets(past, 1))
+    assert table.latest(59) == 59
+    assert table.latest(58) == 20
+    table.forget(20)
+    table.store(20, 7, table.targets(20, 1))
+    assert table.latest(27) == 27
+
+
+# ---- what the graph does with them
+
+
+class Layer:
+    """A convolution over time and a scan, as Mamba 2 has them; one plan a row count."""
+
+    def __init__(self, device: str, rollback: int, *, snapshots: bool = True) -> None:
+        self.kind, self.rollback = RecurrentKind(TAPS, snapshots), rollback
+        self.session = jf.Session(device)
+        self.table = Checkpoints(slot_count(rollback))
+        rng = np.random.default_rng(5)
+        self.taps = rng.normal(size=(WIDTH, TAPS + 1)).astype(np.float32)
+        self.a = -rng.uniform(0.1, 2, (HEADS, 1 if snapshots else STATE)).astype(np.float32)
+        self.plans: dict[int, jf.Plan] = {}
+
+    def plan(self, rows: int) -> jf.Plan:
+        if rows not in self.plans:
+            y, changes = self.graph(rows)
+            self.plans[rows] = self.session.compile(y, changes=changes)
+        return self.plans[rows]
+
+    def graph(self, rows: int) -> tuple[jf.Tensor, list[jf.Tensor]]:
+        r = Recurrent(self.kind, rows, self.rollback)
+        x = jf.input("x", (rows, WIDTH))
+        joined = r.shifted("conv", x, TAPS)
+        mixed = ops.ssm_conv(
+            ops.reshape(ops.transpose(joined, axes=(1, 0)), shape=(1, WIDTH, TAPS + rows)), jf.constant(self.taps)
+        )
+        heads = ops.reshape(mixed, shape=(1, rows, HEADS, SIZE))
+        idle = ops.add(ops.scale(r.live, scale=BIG), jf.constant(np.full(1, -BIG, np.float32)))
+        dt = ops.add(mixed[0, :, :HEADS], idle)
+        parts = (ops.contiguous(mixed[0, :, at : at + STATE]) for at in (0, WIDTH - STATE))
+        b, c = (ops.reshape(part, shape=(1, rows, 1, STATE)) for part in parts)
+        packed = ops.ssm_scan(
+            r.state("scan", (HEADS, SIZE, STATE)),
+            heads,
+            ops.reshape(dt, shape=(1, rows, HEADS)),
+            jf.constant(self.a),
+            b,
+            c,
+            r.source,
+            snapshots=r.snapshots,
+        )
+        size = rows * WIDTH
+        r.keep("scan", ops.reshape(packed[size:], shape=(r.snapshots, HEADS, SIZE, STATE)))
+        return ops.reshape(packed[:size], shape=(rows, WIDTH)), r.changes
+
+    def run(self, rows: int, past: int, x: np.ndarray) -> np.ndarray:
+        """Results [tokens, WIDTH] of the tokens x, which follow `past` others."""
+        count = snapshot_count(self.kind, rows, self.rollback)
+        targets = self.table.targets(past, min(count, len(x)))
+        feeds = fed(rows, rows - len(x), self.table.slot(past), targets + [-1] * (count - len(targets)), self.kind)
+        padded = np.full((rows, WIDTH), 3.0, np.float32)
+        padded[rows - len(x) :] = x
+        plan = self.plan(rows)
+        out = plan(x=padded, **{name: feeds[name] for name in plan.inputs if name != "x"})
+        self.table.store(past, len(x), targets)
+        return out[rows - len(x) :]
+
+
+def recomputed(layer: Layer, text: np.ndarray) -> np.ndarray:
+    """The same in float64, token by token, from nothing."""
+    state = np.zeros((HEADS, SIZE, STATE))
+    behind = np.concatenate([np.zeros((TAPS, WIDTH)), text.astype(np.float64)])
+    rows = []
+    for t in range(len(text)):
+        mixed = (behind[t : t + TAPS + 1].T * layer.taps).sum(axis=1)
+        step = np.array([math.log1p(math.exp(v)) for v in mixed[:HEADS]])[:, None, None]
+        b, c = mixed[:STATE], mixed[WIDTH - STATE :]
+        state = state * np.exp(step * layer.a[:, None, :]) + step * mixed.reshape(HEADS, SIZE, 1) * b
+        rows.append((state * c).sum(axis=2).reshape(WIDTH))
+    return np.array(rows).reshape(-1, WIDTH)
+
+
+@pytest.fixture(params=["reference", "cpu:0"])
+def device(request, absent):
+    try:
+        jf.Session(request.param).close()
+    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
+        absent(request.param.split(":")[0], f"no device {request.param} here: {e}")
+    return request.param
+
+
+@pytest.mark.parametrize("snapshots", [True, False], ids=["snapshots", "end-state"])
+@pytest.mark.parametrize("rollback", [0, 1, 4])
+def test_accepted_and_rejected_tokens(rollback, snapshots, device):
+    """Whatever was taken back, the results are those of the text as if it had been read at once."""
+    layer = Layer(device, rollback, snapshots=snapshots)
+    rng = np.random.default_rng(rollback)
+    text, replayed = np.zeros((0, WIDTH), np.float32), 0
+    for _ in range(60):
+        back = int(rng.integers(0, min(len(text), 8) + 1)) if rng.random() < 0.6 else 0
+        kept = len(text) - back
+        at = layer.table.latest(kept)
+        layer.table.forget(at)
+        new = rng.normal(size=(int(rng.integers(1, 7)), WIDTH)).astype(np.float32)
+        text = np.concatenate([text[:kept], new])
+        replayed += kept - at
+        left = text[at:]
+        while len(left):  # padded, or in two parts
+            rows = int(rng.choice([n for n in (1, 4, 32) if n == 32 or n <= len(left)]))
+            part = left[: min(rows, len(left))]
+            past = len(text) - len(left)
+            got = layer.run(rows, past, part)
+            want = recomputed(layer, text[: past + len(part)])[past:]
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+            left = left[len(part) :]
+    assert replayed or (snapshots and rollback > 3)
+    layer.session.close()
+
+
+def test_padding_alone_changes_nothing(device):
+    layer = Layer(device, 2)
+    x = np.random.default_rng(1).normal(size=(2, WIDTH)).astype(np.float32)
+    layer.run(32, 0, x)
+    conv, scan = (layer.session.states[name].read() for name in ("conv", "scan"))
+    end, before = (layer.table.slot(n) for n in (2, 1))
+    assert np.array_equal(conv[end].reshape(TAPS, WIDTH)[1:], x)
+    assert not conv[end].reshape(TAPS, WIDTH)[0].any()
+    assert np.array_equal(conv[before].reshape(TAPS, WIDTH)[-1], x[0])
+    assert scan[before].any()
+    assert not scan[0].any()
+    assert not conv[0].any()
+    layer.session.close()
