@@ -261,9 +261,19 @@ NEEDED = (
     "feed_forward_length",
     "context_length",
     "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "attention.decay_lora_rank",
+    "attention.iclr_lora_rank",
+    "attention.value_residual_mix_lora_rank",
+    "attention.gate_lora_rank",
+    "time_mix_extra_dim",
+    "time_decay_extra_dim",
+    "wkv.head_size",
 )
 READ = (
     *NEEDED,
+    "rescale_every_n_layers",
+    "token_shift_count",
     "attention.head_count_kv",
     "attention.key_length",
     "attention.value_length",
@@ -289,12 +299,15 @@ def metadata(family_path):
 def test_each_needed_key_is_missed_by_name(name, metadata):
     architecture = metadata[name]["general.architecture"]
     for key in NEEDED:
+        if architecture not in READ_BY.get(key, {architecture}):
+            continue
         without = {k: v for k, v in metadata[name].items() if k != f"{architecture}.{key}"}
         with pytest.raises(ModelError, match=f"lacks {architecture}.{key},"):
             read_config(without)
 
 
 FLOATS = {
+    "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
     "rope.freq_base",
     "rope.freq_base_swa",
@@ -303,7 +316,14 @@ FLOATS = {
     "final_logit_softcapping",
 }
 WINDOWED = {"gemma2", "gemma3", "gpt-oss"}
+RWKV = {"rwkv6", "rwkv7"}
 READ_BY = {  # and by no other
+    **dict.fromkeys(
+        (key for key in READ if key.startswith(("rope.", "attention."))), set(known_architectures()) - RWKV
+    ),
+    **dict.fromkeys((key for key in NEEDED if key.endswith("_lora_rank")), {"rwkv7"}),
+    **dict.fromkeys(("time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers"), {"rwkv6"}),
+    **dict.fromkeys(("attention.layer_norm_epsilon", "wkv.head_size", "token_shift_count"), RWKV),
     "rope.freq_base_swa": WINDOWED,
     "attention.sliding_window": WINDOWED,
     "attention.sliding_window_pattern": WINDOWED,

@@ -10,6 +10,7 @@ from typing import Any
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
+from jackfield_llm.config_rwkv import read_rwkv6, read_rwkv7
 from jackfield_llm.errors import ModelError, shown
 from jackfield_llm.hyperparameters import Config, Layer, Rope, Temperature
 from jackfield_llm.metadata import Keys
@@ -199,4 +200,6 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
+    "rwkv6": read_rwkv6,
+    "rwkv7": read_rwkv7,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Experts", "Latent", "Layer", "RecurrentKind", "Rope", "Temperature"]
+__all__ = ["Config", "Experts", "Latent", "Layer", "RecurrentKind", "Rope", "Rwkv6", "Rwkv7", "Temperature"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,34 @@ class Temperature:
 
 
 @dataclass(frozen=True)
+class Rwkv6:
+    """A whole layer of RWKV 6. head: elements of a head. rescale: every so many layers the stream is halved, 0 for never.
+
+    mix_rank, decay_rank: of what makes the mixes with the token before, and the decay, depend on the token.
+    """
+
+    head: int
+    mix_rank: int
+    decay_rank: int
+    rescale: int
+
+
+@dataclass(frozen=True)
+class Rwkv7:
+    """A whole layer of RWKV 7. head: elements of a head.
+
+    decay_rank, rate_rank, value_rank, gate_rank: of what makes the decay, the rate at which a matrix is corrected, the
+        weight of the first layer's values and the gate depend on the token.
+    """
+
+    head: int
+    decay_rank: int
+    rate_rank: int
+    value_rank: int
+    gate_rank: int
+
+
+@dataclass(frozen=True)
 class RecurrentKind:
     """What a model's states need. taps: rows before the first that a layer looks back at.
 
@@ -102,6 +130,7 @@ class Config:
     head_norms: queries and keys are normed head by head. post_norms: so are what attention and feed-forward give.
     sinks: a logit a head that takes weight and yields none. fused: one matrix makes queries, keys and values, another
         gate and up. ffn_norm: what the norm before the feed-forward is called.
+    layer_norms: norms take the mean away and have biases. embedding_norm: the embeddings are normed.
     """
 
     architecture: str
@@ -126,4 +155,6 @@ class Config:
     ffn_norm: str = "ffn_norm"
     temperature: Temperature | None = None
     latent: Latent | None = None
+    layer_norms: bool = False
+    embedding_norm: bool = False
     recurrent: RecurrentKind | None = None

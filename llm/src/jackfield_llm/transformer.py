@@ -15,9 +15,10 @@ from jackfield_llm.attention import Attention
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Layer
+from jackfield_llm.hyperparameters import Config, Layer, Rwkv6, Rwkv7
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.recurrent import Recurrent
+from jackfield_llm.rwkv import Rwkv6Layer, Rwkv7Layer
 from jackfield_llm.weights import Weights
 
 __all__ = ["Graph", "Transformer"]
@@ -70,6 +71,8 @@ class Transformer:
         x = ops.take_rows(embeddings, i.tokens)
         if c.embedding_scale != 1.0:
             x = ops.scale(x, scale=c.embedding_scale)
+        if c.embedding_norm:
+            x = self._parts.norm(x, "token_embd_norm")
         for number, layer in enumerate(c.layers):
             wanted = 1 if logits == "last" and number == len(c.layers) - 1 else rows
             x = self._block(x, number, layer, i, wanted)
@@ -81,6 +84,10 @@ class Transformer:
 
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
+        if isinstance(layer.mixer, Rwkv6):
+            return Rwkv6Layer(self._parts, layer.mixer, number, i).build(x, wanted)
+        if isinstance(layer.mixer, Rwkv7):
+            return Rwkv7Layer(self._parts, layer.mixer, number, i).build(x, wanted)
         at, norm = f"blk.{number}.", self._parts.norm
         attended = self._attention.build(norm(x, at + "attn_norm"), number, layer, i, wanted)
         x = ops.add(last_rows(x, wanted), self._post_norm(attended, at + "post_attention_norm"))

@@ -15,7 +15,7 @@ _MIXES = "wkvrg"
 
 RWKV = (
     Family(
-        "rwkv6", "rwkv6", hidden=96, heads=0, kv_heads=0, head=0, ffn=160, tokenizer="world",
+        "rwkv6", "rwkv6", hidden=160, heads=0, kv_heads=0, head=0, ffn=224, tokenizer="world",
         rwkv=Rwkv(head=32, decay=24, mix=16, rescale=1),
     ),
     Family(
