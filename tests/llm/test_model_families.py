@@ -321,8 +321,8 @@ READ_BY = {  # and by no other
     **dict.fromkeys(
         (key for key in READ if key.startswith(("rope.", "attention."))), set(known_architectures()) - RWKV
     ),
-    **dict.fromkeys((key for key in NEEDED if key.endswith("_lora_rank")), {"rwkv7"}),
-    **dict.fromkeys(("time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers"), {"rwkv6"}),
+    **{key: {"rwkv7"} for key in NEEDED if key.endswith("_lora_rank")},
+    **{key: {"rwkv6"} for key in ("time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers")},
     **dict.fromkeys(("attention.layer_norm_epsilon", "wkv.head_size", "token_shift_count"), RWKV),
     "rope.freq_base_swa": WINDOWED,
     "attention.sliding_window": WINDOWED,

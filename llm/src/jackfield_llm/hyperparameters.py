@@ -68,9 +68,10 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Rwkv6:
-    """A whole layer of RWKV 6. head: elements of a head. rescale: every so many layers the stream is halved, 0 for never.
+    """A whole layer of RWKV 6. head: elements of a head.
 
     mix_rank, decay_rank: of what makes the mixes with the token before, and the decay, depend on the token.
+    rescale: behind every so many layers the stream is halved, 0 for none.
     """
 
     head: int

@@ -8,20 +8,20 @@ Source: Peng et al. 2024, "Eagle and Finch: RWKV with matrix-valued states and d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import jackfield as jf
 from jackfield import ops
 from jackfield_llm.errors import ModelError
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
 from jackfield_llm.hyperparameters import Rwkv6, Rwkv7
-from jackfield_llm.recurrent import Recurrent
 
 __all__ = ["Rwkv6Layer", "Rwkv7Layer"]
 
 _HEAD_EPS = 64e-5  # of the norm of heads
 _FASTEST = -math.exp(-0.5)  # the logarithm of version 7's strongest decay
 _UNIT_EPS = 1e-12
+_FAR = 2.0**100
 _MIXES = "wkvrg"  # of version 6: decay, key, value, receptance, gate
 
 
@@ -44,14 +44,15 @@ class _Layer:
             raise ModelError(f"tensor {self.at}{name}.weight is {found.dtype}: must be f32")
         return found
 
-    def square(self, x: jf.Tensor, name: str) -> jf.Tensor:
+    def across(self, x: jf.Tensor, name: str) -> jf.Tensor:
         return self.parts.linear(x, f"{self.at}{name}", self.width)
 
-    def low_rank(self, x: jf.Tensor, name: str, rank: int, between: str = "") -> jf.Tensor:
-        """Through the tensors NAME1 and NAME2. between: "tanh" or "sigmoid", where there is one."""
+    def low_rank(
+        self, x: jf.Tensor, name: str, rank: int, between: Callable[[jf.Tensor], jf.Tensor] | None = None
+    ) -> jf.Tensor:
+        """Through the tensors NAME1 and NAME2."""
         low = self.parts.linear(x, f"{self.at}{name}1", rank)
-        low = {"": lambda y: y, "tanh": ops.tanh, "sigmoid": ops.sigmoid}[between](low)
-        return self.parts.linear(low, f"{self.at}{name}2", self.width)
+        return self.parts.linear(between(low) if between else low, f"{self.at}{name}2", self.width)
 
     def by_head(self, x: jf.Tensor) -> jf.Tensor:
         return ops.reshape(x, shape=(x.shape[0], self.heads, self.head))
@@ -85,11 +86,11 @@ class _Layer:
         bias = self.parts.weights.get(f"{self.at}time_mix_ln.bias", (self.width,))
         return ops.add(ops.multiply(even, self.vector("time_mix_ln")), bias)
 
-    def key(self, x: jf.Tensor, step: jf.Tensor) -> jf.Tensor:
-        """The feed-forward: relu, squared, between two matrices."""
+    def channel_mix(self, x: jf.Tensor, step: jf.Tensor) -> jf.Tensor:
+        """The feed-forward: relu squared between two matrices."""
         mixed = blend(x, step, self.vector("channel_mix_lerp_k"))
         inside = self.parts.linear(mixed, f"{self.at}channel_mix_key", self.parts.config.inner)
-        return self.square(ops.reglu(inside, inside), "channel_mix_value")
+        return self.across(ops.reglu(inside, inside), "channel_mix_value")
 
 
 class Rwkv6Layer(_Layer):
@@ -105,26 +106,30 @@ class Rwkv6Layer(_Layer):
         normed = self.parts.norm(x, f"{self.at}attn_norm_2")
         step = last_rows(self.step("mix_shift", normed), wanted)
         normed = last_rows(normed, wanted)
-        receptance = self.square(blend(normed, step, self.vector("channel_mix_lerp_r")), "channel_mix_receptance")
-        x = ops.add(last_rows(x, wanted), ops.multiply(ops.sigmoid(receptance), self.key(normed, step)))
+        receptance = self.across(blend(normed, step, self.vector("channel_mix_lerp_r")), "channel_mix_receptance")
+        x = ops.add(last_rows(x, wanted), ops.multiply(ops.sigmoid(receptance), self.channel_mix(normed, step)))
         halved = self.size.rescale and (self.number + 1) % self.size.rescale == 0
         return ops.scale(x, scale=0.5) if halved else x
 
     def time_mix(self, x: jf.Tensor) -> jf.Tensor:
         w, k, v, r, g = self.mixes(x, self.step("shift", x))
-        slope = ops.exp(
-            ops.add(self.low_rank(w, "time_mix_decay_w", self.size.decay_rank, "tanh"), self.vector("time_mix_decay"))
-        )
         packed = ops.rwkv_wkv6(
-            self.by_head(self.live(self.square(k, "time_mix_key"))),
-            self.by_head(self.square(v, "time_mix_value")),
-            self.by_head(self.square(r, "time_mix_receptance")),
+            self.by_head(self.live(self.across(k, "time_mix_key"))),
+            self.by_head(self.across(v, "time_mix_value")),
+            self.by_head(self.across(r, "time_mix_receptance")),
             self.table("time_mix_first", (self.heads, self.head)),
-            self.by_head(ops.exp(self.live(slope, -1.0))),
+            self.by_head(self.decay(w)),
             self.matrices(),
         )
-        gated = ops.swiglu(self.square(g, "time_mix_gate"), self.head_norm(self.kept(packed)))
-        return self.square(gated, "time_mix_output")
+        gated = ops.swiglu(self.across(g, "time_mix_gate"), self.head_norm(self.kept(packed)))
+        return self.across(gated, "time_mix_output")
+
+    def decay(self, x: jf.Tensor) -> jf.Tensor:
+        slope = self.low_rank(x, "time_mix_decay_w", self.size.decay_rank, ops.tanh)
+        slope = ops.add(slope, self.vector("time_mix_decay"))
+        if self.states.rows > 1:  # whatever padding has there, its power of e is 0
+            slope = ops.add(slope, ops.scale(self.states.live, scale=_FAR, bias=-_FAR))
+        return ops.exp(ops.negative(ops.exp(slope)))
 
     def mixes(self, x: jf.Tensor, step: jf.Tensor) -> list[jf.Tensor]:
         """What decay, key, value, receptance and gate are made of, [rows, width] each."""
@@ -153,7 +158,7 @@ class Rwkv7Layer(_Layer):
         x = ops.add(x, self.time_mix(self.parts.norm(x, f"{self.at}attn_norm")))
         normed = self.parts.norm(x, f"{self.at}attn_norm_2")
         step = last_rows(self.step("mix_shift", normed), wanted)
-        return ops.add(last_rows(x, wanted), self.key(last_rows(normed, wanted), step))
+        return ops.add(last_rows(x, wanted), self.channel_mix(last_rows(normed, wanted), step))
 
     def time_mix(self, x: jf.Tensor) -> jf.Tensor:
         step, size = self.step("shift", x), self.size
@@ -161,9 +166,9 @@ class Rwkv7Layer(_Layer):
         mixed = blend(x, step, table)
         r, w, k, v, a, g = (mixed[place] for place in range(6))
         rate = ops.sigmoid(ops.add(self.low_rank(a, "time_mix_a", size.rate_rank), self.vector("time_mix_a0")))
-        value = self.by_head(self.with_first(self.square(v, "time_mix_value"), v))
-        receptance = self.by_head(self.square(r, "time_mix_receptance"))
-        plain = self.live(self.square(k, "time_mix_key"))
+        value = self.by_head(self.with_first(self.across(v, "time_mix_value"), v))
+        receptance = self.by_head(self.across(r, "time_mix_receptance"))
+        plain = self.live(self.across(k, "time_mix_key"))
         unit = ops.l2_norm(self.by_head(ops.multiply(plain, self.vector("time_mix_k_k"))), eps=_UNIT_EPS)
         damped = ops.multiply(ops.multiply(plain, self.vector("time_mix_k_a")), ops.scale(rate, bias=-1.0))
         key = self.by_head(ops.add(plain, damped))
@@ -177,11 +182,11 @@ class Rwkv7Layer(_Layer):
             self.matrices(),
         )
         y = ops.add(self.head_norm(self.kept(packed)), self.bonus(receptance, key, value))
-        gate = self.low_rank(g, "time_mix_g", size.gate_rank, "sigmoid")
-        return self.square(ops.multiply(y, gate), "time_mix_output")
+        gate = self.low_rank(g, "time_mix_g", size.gate_rank, ops.sigmoid)
+        return self.across(ops.multiply(y, gate), "time_mix_output")
 
     def decay(self, x: jf.Tensor) -> jf.Tensor:
-        low = self.low_rank(x, "time_mix_w", self.size.decay_rank, "tanh")
+        low = self.low_rank(x, "time_mix_w", self.size.decay_rank, ops.tanh)
         return ops.exp(self.live(ops.sigmoid(ops.add(low, self.vector("time_mix_w0"))), _FASTEST))
 
     def bonus(self, receptance: jf.Tensor, key: jf.Tensor, value: jf.Tensor) -> jf.Tensor:
