@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_RWKV6, _RWKV7 = {"rwkv6", "rwkv6_split"}, {"rwkv7", "rwkv7_f16"}
+_QWEN6, _QWEN7 = {"rwkv6qwen2", "rwkv6qwen2_f16"}, {"arwkv7", "arwkv7_f16"}
+
 FAULTS = {
     # rotation
     # pairs (i, i + half) for (2i, 2i + 1) and the reverse
@@ -26,10 +29,10 @@ FAULTS = {
     # attention
     "heads in other order": {  # query head h with key head h % kv_heads for h // group
         "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
-        "gpt_oss",
+        "gpt_oss", "rwkv6qwen2",
     },
     "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
-    "no bias": {"qwen2", "gpt_oss"},
+    "no bias": {"qwen2", "gpt_oss", "rwkv6qwen2"},
     "no head norms": {"qwen3", "gemma3", "qwen3moe"},
     "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
@@ -47,7 +50,7 @@ FAULTS = {
     "turned part first": {"deepseek2"},
     # feed-forward
     "silu for gelu": {"gemma3", "gemma2"},
-    "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral"},
+    "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral", "rwkv6qwen2"},
     "up before gate": {"phi", "phi_long"},
     # experts
     "one expert less": {"mixtral", "qwen3moe", "gpt_oss", "deepseek2", "deepseek2_lite"},
@@ -68,29 +71,32 @@ FAULTS = {
     "plain SwiGLU": {"gpt_oss"},
     "no limit": {"gpt_oss"},
     # RWKV
-    "no embedding norm": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no norm biases": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
+    "no embedding norm": _RWKV6 | _RWKV7,
+    "no norm biases": _RWKV6 | _RWKV7,
     "no rescaling": {"rwkv6"},
-    "two tokens back": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no shift in the feed-forward": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no square": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no receptance": {"rwkv6", "rwkv6_split"},
-    "fixed mixes": {"rwkv6", "rwkv6_split"},  # the same for all tokens
-    "mixes in other order": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "fixed decay": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no memory": {"rwkv6", "rwkv6_split"},  # of more than one token
-    "no bonus": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no norm of heads": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "norm over all heads": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
+    "two tokens back": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "no shift in the feed-forward": _RWKV6 | _RWKV7,
+    "no square": _RWKV6 | _RWKV7,
+    "no receptance": _RWKV6,
+    "fixed mixes": _RWKV6 | _QWEN6,  # the same for all tokens
+    "mixes in other order": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "fixed decay": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "no memory": _RWKV6,  # of more than one token
+    "no bonus": _RWKV6 | _RWKV7 | _QWEN7,
+    "no norm of heads": _RWKV6 | _RWKV7 | {"arwkv7"},
+    "norm over all heads": _RWKV6 | _RWKV7 | {"arwkv7"},
     "epsilon of the other norms": {"rwkv6"},
-    "no gate": {"rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"},
-    "no first values": {"rwkv7", "rwkv7_f16"},
-    "the other share of first values": {"rwkv7", "rwkv7_f16"},
-    "no unit keys": {"rwkv7", "rwkv7_f16"},
-    "keys without rate": {"rwkv7", "rwkv7_f16"},
-    "no tanh": {"rwkv7", "rwkv7_f16"},
-    "nothing removed": {"rwkv7", "rwkv7_f16"},
-    "bonus before the norm": {"rwkv7", "rwkv7_f16"},
+    "no gate": _RWKV6 | _RWKV7 | _QWEN6 | {"arwkv7_f16"},
+    "no first values": _RWKV7 | _QWEN7,
+    "the other share of first values": _RWKV7 | _QWEN7,
+    "no unit keys": _RWKV7 | _QWEN7,
+    "keys without rate": _RWKV7 | _QWEN7,
+    "no tanh": _RWKV7,
+    "nothing removed": _RWKV7 | _QWEN7,
+    "bonus before the norm": _RWKV7,
+    "keys without decay": _QWEN6,
+    "no scale of products": _QWEN6,
+    "silu for sigmoid": _QWEN6,
     # around the layers
     "no post norms": {"gemma3", "gemma2"},
     "no embedding scale": {"gemma3", "gemma2"},

@@ -33,7 +33,7 @@ class Model:
     def logits(self, ids: list[int]) -> Array:
         """[ids, vocabulary]."""
         file = self.file
-        if file.architecture.startswith("rwkv"):
+        if "rwkv" in file.architecture:
             return Rwkv(file).logits(ids)
         x = file.weights["token_embd.weight"][ids]
         if self.scaled and self.fault != "no embedding scale":

@@ -1,4 +1,4 @@
-"""RWKV 6 and 7 in float64: token by token, one matrix a head, as the papers write it.
+"""RWKV 6 and 7 in float64: token by token, one matrix a head, as the papers write it; alone or in Qwen's layers.
 
 Source: Peng et al. 2024, "Eagle and Finch", and Peng et al. 2025, "RWKV-7 Goose"; names and what the papers leave open
 (epsilons, the order of mixes) as llama.cpp (build 11434) has them.
@@ -7,7 +7,7 @@ Source: Peng et al. 2024, "Eagle and Finch", and Peng et al. 2025, "RWKV-7 Goose
 from __future__ import annotations
 
 import numpy as np
-from oracle_experts import sigmoid
+from oracle_experts import Feed, sigmoid
 from oracle_file import Array, File
 
 _NORM_EPSILON = 64e-5
@@ -22,18 +22,23 @@ class Rwkv:
         self.head = file.size("wkv.head_size")
         self.heads = file.hidden // self.head
         self.rescale = file.size("rescale_every_n_layers")
-        self.mixer = self.sixth if file.architecture == "rwkv6" else self.seventh
+        self.kv_heads = file.size("attention.head_count_kv") or self.heads
+        self.mixer = self.sixth if "6" in file.architecture else self.seventh
+        self.alone = file.architecture.startswith("rwkv") and not file.architecture.endswith("qwen2")
         self.first_values: Array | None = None
 
     def logits(self, ids: list[int]) -> Array:
         """[ids, vocabulary]."""
         x = self.file.weights["token_embd.weight"][ids]
-        if self.fault != "no embedding norm":
+        if self.alone and self.fault != "no embedding norm":
             x = self.norm(x, "token_embd_norm")
         for layer in range(self.file.layers):
             at = f"blk.{layer}."
             x = x + self.mixer(self.norm(x, f"{at}attn_norm"), f"{at}time_mix_")
-            x = x + self.channel_mix(self.norm(x, f"{at}attn_norm_2"), f"{at}channel_mix_")
+            if self.alone:
+                x = x + self.channel_mix(self.norm(x, f"{at}attn_norm_2"), f"{at}channel_mix_")
+            else:
+                x = x + Feed(self.file)(self.norm(x, f"{at}ffn_norm"), layer)
             if self.rescale and (layer + 1) % self.rescale == 0 and self.fault != "no rescaling":
                 x = x / 2
         logits: Array = self.norm(x, "output_norm") @ self.file.weights["output.weight"].T
@@ -43,6 +48,8 @@ class Rwkv:
         return self.file.weights[f"{name}.weight"]
 
     def norm(self, x: Array, name: str) -> Array:
+        if not self.alone:
+            return self.file.norm(x, name)
         bias = 0.0 if self.fault == "no norm biases" else self.file.weights[f"{name}.bias"]
         return normed(x, self.epsilon) * self.weight(name) + bias
 
@@ -86,12 +93,13 @@ class Rwkv:
 
     def sixth(self, x: Array, at: str) -> Array:
         xw, xk, xv, xr, xg = self.mixes(x, at)
-        r, k, v = (
-            self.by_head(y @ self.weight(at + name).T) for y, name in ((xr, "receptance"), (xk, "key"), (xv, "value"))
-        )
+        r, k, v = (self.file.linear(y, at + name) for y, name in ((xr, "receptance"), (xk, "key"), (xv, "value")))
+        r, k, v = self.by_head(r), self.shared(k), self.shared(v)
         moved = np.tanh(xw @ self.weight(f"{at}decay_w1").T) @ self.weight(f"{at}decay_w2").T
         moved = moved * (self.fault != "fixed decay")
         decay = self.by_head(np.exp(-np.exp(moved + self.weight(f"{at}decay").reshape(-1))))
+        if f"{at}first.weight" not in self.file.weights:
+            return self.linear_attention(r, k, v, decay, self.file.linear(xg, f"{at}gate"), at)
         first = self.weight(f"{at}first").reshape(self.heads, self.head)
         if self.fault == "no bonus":
             first = np.ones_like(first)
@@ -106,10 +114,30 @@ class Rwkv:
         gate = xg @ self.weight(f"{at}gate").T
         return self.mixed(self.head_norm(y, at), gate * sigmoid(gate), at)
 
+    def shared(self, x: Array) -> Array:
+        """Keys or values of fewer heads, each for the group of heads that reads it."""
+        owner = np.arange(self.heads) // (self.heads // self.kv_heads)
+        if self.fault == "heads in other order":
+            owner = np.arange(self.heads) % self.kv_heads
+        return x.reshape(len(x), self.kv_heads, self.head)[:, owner]
+
+    def linear_attention(self, r: Array, k: Array, v: Array, decay: Array, gate: Array, at: str) -> Array:
+        """A token reads the state that it is in, and what fades makes room for what comes."""
+        if self.fault != "keys without decay":
+            k = k * (1 - decay)
+        scale = 1.0 if self.fault == "no scale of products" else self.head**-0.5
+        y = np.zeros_like(v)
+        state = np.zeros((self.heads, self.head, self.head))  # [head, key, value]
+        for t in range(len(v)):
+            state = state * decay[t, :, :, None] + k[t, :, :, None] * v[t, :, None, :]
+            y[t] = scale * np.einsum("hi,hij->hj", r[t], state)
+        gate = gate * sigmoid(gate) if self.fault == "silu for sigmoid" else sigmoid(gate)
+        return self.mixed(y.reshape(len(y), -1), gate, at)
+
     def head_norm(self, y: Array, at: str) -> Array:
         """[positions, heads, head] to [positions, hidden]."""
         flat = y.reshape(len(y), -1)
-        if self.fault == "no norm of heads":
+        if f"{at}ln.weight" not in self.file.weights or self.fault == "no norm of heads":
             return flat
         epsilon = self.epsilon if self.fault == "epsilon of the other norms" else _NORM_EPSILON
         even = normed(flat if self.fault == "norm over all heads" else y, epsilon).reshape(flat.shape)
@@ -125,10 +153,10 @@ class Rwkv:
 
     def seventh(self, x: Array, at: str) -> Array:
         step = self.before(x)
-        mu = self.weight(f"{at}lerp_fused").reshape(6, -1)
+        mu = self.weight(f"{at}lerp_fused").reshape(-1, x.shape[1])
         if self.fault == "mixes in other order":
             mu = mu[::-1]
-        xr, xw, xk, xv, xa, xg = (x + step * row for row in mu)
+        xr, xw, xk, xv, xa, *xg = (x + step * row for row in mu)
         r, k, v = (y @ self.weight(at + name).T for y, name in ((xr, "receptance"), (xk, "key"), (xv, "value")))
         v = self.with_first(v, xv, at)
         decay = self.decay(xw, at)
@@ -144,7 +172,7 @@ class Rwkv:
         bonus = bonus * (self.fault != "no bonus")
         if self.fault == "bonus before the norm":
             y, bonus = y + bonus, bonus * 0
-        gate = sigmoid(xg @ self.weight(f"{at}g1").T) @ self.weight(f"{at}g2").T
+        gate = sigmoid(xg[0] @ self.weight(f"{at}g1").T) @ self.weight(f"{at}g2").T if xg else np.ones_like(x)
         return self.mixed(self.head_norm(y, at) + bonus.reshape(x.shape), gate, at)
 
     def decay(self, x: Array, at: str) -> Array:

@@ -316,14 +316,18 @@ FLOATS = {
     "final_logit_softcapping",
 }
 WINDOWED = {"gemma2", "gemma3", "gpt-oss"}
-RWKV = {"rwkv6", "rwkv7"}
+RWKV = {"rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7"}
 READ_BY = {  # and by no other
     **dict.fromkeys(
         (key for key in READ if key.startswith(("rope.", "attention."))), set(known_architectures()) - RWKV
     ),
-    **{key: {"rwkv7"} for key in NEEDED if key.endswith("_lora_rank")},
-    **{key: {"rwkv6"} for key in ("time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers")},
-    **dict.fromkeys(("attention.layer_norm_epsilon", "wkv.head_size", "token_shift_count"), RWKV),
+    **{key: {"rwkv7", "arwkv7"} for key in NEEDED if key.endswith("_lora_rank")},
+    **{key: {"rwkv6", "rwkv6qwen2"} for key in ("time_mix_extra_dim", "time_decay_extra_dim")},
+    **dict.fromkeys(("wkv.head_size", "token_shift_count"), RWKV),
+    "attention.gate_lora_rank": {"rwkv7"},
+    "attention.layer_norm_epsilon": {"rwkv6", "rwkv7"},
+    "attention.layer_norm_rms_epsilon": set(known_architectures()) - {"rwkv6", "rwkv7"},
+    "rescale_every_n_layers": {"rwkv6"},
     "rope.freq_base_swa": WINDOWED,
     "attention.sliding_window": WINDOWED,
     "attention.sliding_window_pattern": WINDOWED,

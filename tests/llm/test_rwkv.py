@@ -14,7 +14,7 @@ import jackfield_llm
 from jackfield_llm import ModelError, model
 from jackfield_llm.quantized_file import quantize
 
-NAMES = ("rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16")
+NAMES = ("rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16", "rwkv6qwen2", "rwkv6qwen2_f16", "arwkv7", "arwkv7_f16")
 
 
 @pytest.fixture
@@ -49,7 +49,10 @@ def holding(values, dtype=jf.f32):
     [
         ("rwkv6", "wkv.head_size", 48, r"wkv\.head_size is 48: must be a divisor of 160, the width of the model"),
         ("rwkv7", "wkv.head_size", 128, r"wkv\.head_size is 128: must be a divisor of 192, the width of the model"),
-        ("rwkv7", "token_shift_count", 1, r"token_shift_count is 1: must be 2: a shift for each of the two parts"),
+        ("rwkv7", "token_shift_count", 1, r"token_shift_count is 1: must be 2, as the layers of this"),
+        ("arwkv7", "token_shift_count", 2, r"token_shift_count is 2: must be 1, as the layers of this"),
+        ("rwkv6qwen2", "attention.head_count_kv", 3, r"head_count_kv is 3: must be 0, or a divisor of the 8 heads"),
+        ("rwkv6qwen2", "attention.head_count_kv", 4, r"blk\.0\.time_mix_key\.weight is \[32, 128\], the hyperpar"),
         ("rwkv6", "expert_count", 4, r"expert_count is 4: must be 0: layers of experts in this architecture are not"),
         ("rwkv6", "rescale_every_n_layers", -1, r"rescale_every_n_layers is -1: must be a whole number from 0"),
         ("rwkv7", "attention.gate_lora_rank", 0, r"attention\.gate_lora_rank is 0: must be a whole number from 1"),
@@ -59,6 +62,39 @@ def holding(values, dtype=jf.f32):
 def test_what_does_not_fit_is_told_by_name(name, key, value, text, opened):
     opened(name).metadata[f"{name}.{key}"] = value
     with pytest.raises(ModelError, match=text):
+        load()
+
+
+def test_in_qwen_s_layers_a_second_shift_must_be_denied(opened):
+    del opened("arwkv7").metadata["arwkv7.token_shift_count"]
+    with pytest.raises(ModelError, match=r"arwkv7\.token_shift_count is 2: must be 1"):
+        load()
+
+
+@pytest.mark.parametrize("shared", [None, 0, 2])
+def test_heads_of_keys_are_as_many_as_all_where_the_file_names_none(shared, opened):
+    metadata = opened("rwkv6qwen2_f16").metadata
+    metadata.update({} if shared is None else {"rwkv6qwen2.attention.head_count_kv": shared})
+    ids, theirs = golden("rwkv6qwen2_f16")
+    with load() as ours:
+        assert nmse(ours.logits(ids), theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16"])
+def test_a_whole_model_has_a_norm_of_heads(name, opened):
+    file = opened(name)
+    for tensor in [tensor for tensor in file.tensors if "time_mix_ln" in tensor]:
+        del file.tensors[tensor]
+    with pytest.raises(ModelError, match=r"lacks the tensor blk\.0\.time_mix_ln\.(weight|bias)"):
+        load()
+
+
+def test_a_gate_the_file_does_not_name_is_refused(opened):
+    """Its mix is one too many."""
+    del opened("arwkv7_f16").metadata["arwkv7.attention.gate_lora_rank"]
+    with pytest.raises(
+        ModelError, match=r"time_mix_lerp_fused\.weight is \[6, 1, 1, 128\], the hyper.*\[5, 1, 1, 128\]"
+    ):
         load()
 
 
@@ -136,7 +172,7 @@ def test_a_quantised_file_is_close(name, family_path, tmp_path):
     with load(out) as ours:
         assert 1e-7 < nmse(ours.logits(ids), theirs) < 2e-2
     types = {tensor: str(found.dtype) for tensor, found in jf.gguf.open(out).tensors.items()}
-    assert types["blk.1.time_mix_key.weight"] == types["blk.0.channel_mix_value.weight"] == "q8_0"
+    assert types["blk.1.time_mix_key.weight"] == types["blk.0.time_mix_output.weight"] == "q8_0"
     before = {tensor: str(found.dtype) for tensor, found in jf.gguf.open(family_path(name)).tensors.items()}
     kept = [tensor for tensor in types if "lerp" in tensor or tensor.endswith(("w1.weight", "w2.weight"))]
     assert len(kept) > 4

@@ -10,7 +10,7 @@ from typing import Any
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
-from jackfield_llm.config_rwkv import read_rwkv6, read_rwkv7
+from jackfield_llm.config_rwkv import read_arwkv7, read_rwkv6, read_rwkv6_qwen2, read_rwkv7
 from jackfield_llm.errors import ModelError, shown
 from jackfield_llm.hyperparameters import Config, Layer, Rope, Temperature
 from jackfield_llm.metadata import Keys
@@ -190,6 +190,7 @@ def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
 
 
 _READERS: dict[str, Callable[[Keys], Config]] = {
+    "arwkv7": read_arwkv7,
     "deepseek2": _deepseek2,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
@@ -201,5 +202,6 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
     "rwkv6": read_rwkv6,
+    "rwkv6qwen2": read_rwkv6_qwen2,
     "rwkv7": read_rwkv7,
 }

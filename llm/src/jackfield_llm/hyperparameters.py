@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Config", "Experts", "Latent", "Layer", "RecurrentKind", "Rope", "Rwkv6", "Rwkv7", "Temperature"]
+__all__ = [
+    "Config",
+    "Experts",
+    "Latent",
+    "Layer",
+    "QwenRwkv6",
+    "RecurrentKind",
+    "Rope",
+    "Rwkv6",
+    "Rwkv7",
+    "Temperature",
+]
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,24 @@ class Rwkv6:
 
 
 @dataclass(frozen=True)
+class QwenRwkv6:
+    """RWKV 6 in the place of Qwen 2's attention. kv_heads: of keys and values, which groups of heads share.
+
+    head, mix_rank, decay_rank: as of Rwkv6.
+    """
+
+    head: int
+    kv_heads: int
+    mix_rank: int
+    decay_rank: int
+
+
+@dataclass(frozen=True)
 class Rwkv7:
-    """A whole layer of RWKV 7. head: elements of a head.
+    """A layer of RWKV 7. head: elements of a head. whole: the feed-forward is RWKV's too, else Qwen 2's.
 
     decay_rank, rate_rank, value_rank, gate_rank: of what makes the decay, the rate at which a matrix is corrected, the
-        weight of the first layer's values and the gate depend on the token.
+        weight of the first layer's values and the gate depend on the token. A gate_rank of 0: there is no gate.
     """
 
     head: int
@@ -93,6 +117,7 @@ class Rwkv7:
     rate_rank: int
     value_rank: int
     gate_rank: int
+    whole: bool = True
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from jackfield_llm.attention import Attention
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Layer, Rwkv6, Rwkv7
+from jackfield_llm.hyperparameters import Config, Layer, QwenRwkv6, Rwkv6, Rwkv7
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.recurrent import Recurrent
-from jackfield_llm.rwkv import Rwkv6Layer, Rwkv7Layer
+from jackfield_llm.rwkv import QwenRwkv6Mix, Rwkv7Mix
+from jackfield_llm.rwkv_layer import RwkvLayer
 from jackfield_llm.weights import Weights
 
 __all__ = ["Graph", "Transformer"]
@@ -84,15 +85,23 @@ class Transformer:
 
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
-        if isinstance(layer.mixer, Rwkv6):
-            return Rwkv6Layer(self._parts, layer.mixer, number, i).build(x, wanted)
-        if isinstance(layer.mixer, Rwkv7):
-            return Rwkv7Layer(self._parts, layer.mixer, number, i).build(x, wanted)
+        if isinstance(layer.mixer, Rwkv6) or (isinstance(layer.mixer, Rwkv7) and layer.mixer.whole):
+            return RwkvLayer(self._parts, layer.mixer).build(x, number, i, wanted)
         at, norm = f"blk.{number}.", self._parts.norm
-        attended = self._attention.build(norm(x, at + "attn_norm"), number, layer, i, wanted)
-        x = ops.add(last_rows(x, wanted), self._post_norm(attended, at + "post_attention_norm"))
+        mixed = self._mixed(norm(x, at + "attn_norm"), number, layer, i, wanted)
+        x = ops.add(last_rows(x, wanted), self._post_norm(mixed, at + "post_attention_norm"))
         fed = self._feed_forward.build(norm(x, at + self.config.ffn_norm), layer, at)
         return ops.add(x, self._post_norm(fed, at + "post_ffw_norm"))
+
+    def _mixed(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
+        """What attention gives, or what stands in its place. x [rows, width] to [wanted, width]."""
+        match layer.mixer:
+            case QwenRwkv6():
+                return QwenRwkv6Mix(self._parts, layer.mixer, number, i).build(x, wanted)
+            case Rwkv7():
+                return Rwkv7Mix(self._parts, layer.mixer, number, i).build(x, wanted)
+            case _:
+                return self._attention.build(x, number, layer, i, wanted)
 
     def _post_norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
         return self._parts.norm(x, name) if self.config.post_norms else x

@@ -31,6 +31,22 @@ RWKV = (
         "rwkv7_f16", "rwkv7", hidden=128, heads=0, kv_heads=0, head=0, ffn=160, layers=3, type=Type.F16, types=_PLAIN,
         rwkv=Rwkv(head=64, decay=32, rate=16, residual=32, gate=32),
     ),
+    Family(
+        "rwkv6qwen2", "rwkv6qwen2", hidden=128, heads=0, kv_heads=2, head=0, ffn=160,
+        rwkv=Rwkv(head=16, decay=24, mix=16, biases=True),
+    ),
+    Family(
+        "rwkv6qwen2_f16", "rwkv6qwen2", hidden=64, heads=0, kv_heads=0, head=0, ffn=224, type=Type.F16, types=_PLAIN,
+        rwkv=Rwkv(head=32, decay=32, mix=32),
+    ),
+    Family(
+        "arwkv7", "arwkv7", hidden=192, heads=0, kv_heads=0, head=0, ffn=160,
+        rwkv=Rwkv(head=64, decay=24, rate=16, residual=8, gate=0),
+    ),
+    Family(
+        "arwkv7_f16", "arwkv7", hidden=128, heads=0, kv_heads=0, head=0, ffn=224, type=Type.F16, types=_PLAIN,
+        rwkv=Rwkv(head=64, decay=32, rate=16, residual=32, gate=32, head_norms=False),
+    ),
 )  # fmt: skip
 
 
@@ -44,12 +60,18 @@ def add_rwkv_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_block_count(family.layers)
     writer.add_feed_forward_length(family.ffn)
     writer.add_head_count(0)
-    writer.add_layer_norm_eps(EPSILON)
+    if is_hybrid(family):
+        writer.add_layer_norm_rms_eps(EPSILON)
+        writer.add_token_shift_count(1)
+    else:
+        writer.add_layer_norm_eps(EPSILON)
+    if family.kv_heads:
+        writer.add_head_count_kv(family.kv_heads)
     writer.add_vocab_size(VOCABULARY)
     writer.add_wkv_head_size(rwkv.head)
     if rwkv.rescale:
         writer.add_rescale_every_n_layers(rwkv.rescale)
-    if family.architecture == "rwkv6":
+    if rwkv.mix:
         writer.add_time_mix_extra_dim(rwkv.mix)
         writer.add_time_decay_extra_dim(rwkv.decay)
     else:
@@ -57,6 +79,11 @@ def add_rwkv_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
         writer.add_iclr_lora_rank(rwkv.rate)
         writer.add_value_residual_mix_lora_rank(rwkv.residual)
         writer.add_gate_lora_rank(rwkv.gate)
+
+
+def is_hybrid(family: Family) -> bool:
+    """The layers are Qwen 2's, with RWKV in the place of attention."""
+    return not family.architecture.startswith("rwkv") or family.architecture.endswith("qwen2")
 
 
 def rwkv_tensors(family: Family) -> dict[str, Floats]:
@@ -73,6 +100,8 @@ class _Maker(Maker):
         self.rwkv = rwkv
 
     def all(self) -> dict[str, Floats]:
+        if is_hybrid(self.family):
+            return super().all()
         self.both("token_embd_norm")
         made = super().all()
         self.vector("output_norm.bias", self.family.hidden, mean=0.0, scale=0.3)
@@ -87,19 +116,35 @@ class _Maker(Maker):
         self.vector(f"{name}.weight", self.family.hidden, mean=mean, scale=scale)
 
     def layer(self, layer: int, block: str) -> None:
-        hidden, ffn = self.family.hidden, self.family.ffn
-        self.both(f"{block}attn_norm")
-        self.both(f"{block}attn_norm_2")
-        self.both(f"{block}time_mix_ln")
-        for name, gain in (("receptance", 1.0), ("key", 1.0), ("value", 0.05), ("output", 1.0)):
-            self.matrix(f"{block}time_mix_{name}", hidden, hidden, gain=gain)
-        if self.family.architecture == "rwkv6":
+        hidden, hybrid = self.family.hidden, is_hybrid(self.family)
+        shared = (self.family.kv_heads or hidden // self.rwkv.head) * self.rwkv.head
+        small = 1.0 if hybrid else 0.05
+        for name, rows, gain in (("receptance", hidden, 1.0), ("key", shared, 1.0), ("value", shared, small)):
+            self.matrix(f"{block}time_mix_{name}", rows, hidden, gain=gain)
+            if self.rwkv.biases:
+                self.vector(f"{block}time_mix_{name}.bias", rows, mean=0.0, scale=0.5)
+        self.matrix(f"{block}time_mix_output", hidden, hidden)
+        if hybrid:
+            self.norm(f"{block}attn_norm", hidden)
+            self.norm(f"{block}ffn_norm", hidden)
+            self.feed(block)
+        else:
+            self.both(f"{block}attn_norm")
+            self.both(f"{block}attn_norm_2")
+            self.channel_mix(block)
+        if self.rwkv.mix:
             self.sixth(block)
         else:
             self.seventh(block, layer)
+
+    def channel_mix(self, block: str) -> None:
+        hidden, ffn = self.family.hidden, self.family.ffn
         self.row(f"{block}channel_mix_lerp_k", 0.5, 0.3)
         self.matrix(f"{block}channel_mix_key", ffn, hidden)
         self.matrix(f"{block}channel_mix_value", hidden, ffn)
+        if self.rwkv.mix:
+            self.row(f"{block}channel_mix_lerp_r", 0.5, 0.3)
+            self.matrix(f"{block}channel_mix_receptance", hidden, hidden)
 
     def low_rank(self, block: str, letter: str, rank: int, gain: float) -> None:
         hidden = self.family.hidden
@@ -116,24 +161,29 @@ class _Maker(Maker):
                 self.row(f"{block}time_mix_lerp_{letter}", 0.5, 0.4)
         self.matrix(f"{block}time_mix_w1", 5 * rwkv.mix, hidden)
         self.matrix(f"{block}time_mix_w2", 5, hidden, rwkv.mix, gain=0.5)
-        self.vector(f"{block}time_mix_first.weight", hidden // rwkv.head, rwkv.head, mean=0.5, scale=0.5)
+        if not is_hybrid(self.family):
+            self.vector(f"{block}time_mix_first.weight", hidden // rwkv.head, rwkv.head, mean=0.5, scale=0.5)
+            self.both(f"{block}time_mix_ln")
         self.row(f"{block}time_mix_decay", -1.5, 0.8)
         self.low_rank(block, "decay_w", rwkv.decay, 0.7)
         self.matrix(f"{block}time_mix_gate", hidden, hidden)
-        self.row(f"{block}channel_mix_lerp_r", 0.5, 0.3)
-        self.matrix(f"{block}channel_mix_receptance", hidden, hidden)
 
     def seventh(self, block: str, layer: int) -> None:
         """Layer 0 has the tensors for the weight of the first layer's values too, which nobody reads."""
         hidden, rwkv = self.family.hidden, self.rwkv
-        self.vector(f"{block}time_mix_lerp_fused.weight", 6, 1, 1, hidden, mean=0.5, scale=0.4)
+        mixes = 6 if rwkv.gate else 5
+        self.vector(f"{block}time_mix_lerp_fused.weight", mixes, 1, 1, hidden, mean=0.5, scale=0.4)
+        if rwkv.head_norms:
+            self.both(f"{block}time_mix_ln")
         self.row(f"{block}time_mix_w0", -0.5, 1.0)
         self.low_rank(block, "w", rwkv.decay, 1.0)
         self.row(f"{block}time_mix_a0", 0.0, 0.7)
         self.low_rank(block, "a", rwkv.rate, 1.0)
         self.row(f"{block}time_mix_v0", 0.0, 0.7)
         self.low_rank(block, "v", rwkv.residual if layer else rwkv.rate, 1.0)
-        self.low_rank(block, "g", rwkv.gate, 2.0)
+        if rwkv.gate:
+            self.low_rank(block, "g", rwkv.gate, 2.0)
         self.row(f"{block}time_mix_k_k", 0.85, 0.3)
         self.row(f"{block}time_mix_k_a", 1.0, 0.3)
-        self.row(f"{block}time_mix_r_k", 1.0, 1.0)
+        counted = 0.1 if is_hybrid(self.family) else 1.0  # beside larger values
+        self.row(f"{block}time_mix_r_k", counted, counted)

@@ -74,7 +74,11 @@ class Rwkv:
     residual: int = 0
     """Version 7: rank of the weight of the first layer's values."""
     gate: int = 0
-    """Version 7: rank of the gate."""
+    """Version 7: rank of the gate; 0 is none."""
+    head_norms: bool = True
+    """Version 7: what is read is normed head by head."""
+    biases: bool = False
+    """Version 6 in Qwen's layers: receptance, keys and values have biases."""
 
 
 @dataclass(frozen=True)
