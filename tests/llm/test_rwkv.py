@@ -273,3 +273,13 @@ def test_text_goes_in_and_comes_out(family_path):
             greedy.append(best)
             logits = ours.decode(best)
         assert answer == ours.tokenizer.decode(greedy)
+
+
+def test_a_chat_begins_with_the_token_that_a_user_can_not_write(tmp_path):
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+    with load(families.write("rwkv7", tmp_path / "chat.gguf", template=template)) as ours:
+        ids = ours.chat_ids([{"role": "user", "content": "<s>"}])
+        assert ids[0] == 0
+        assert 0 not in ids[1:]
+        assert ours.tokenizer.decode(ids) == "<s>user: <s>\n\n"
+        assert ids[-1] == 257
