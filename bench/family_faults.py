@@ -86,7 +86,7 @@ FAULTS = {
     "no norm of heads": _RWKV6 | _RWKV7 | {"arwkv7"},
     "norm over all heads": _RWKV6 | _RWKV7 | {"arwkv7"},
     "epsilon of the other norms": {"rwkv6"},
-    "no gate": _RWKV6 | _RWKV7 | _QWEN6 | {"arwkv7_f16"},
+    "no gate of heads": _RWKV6 | _RWKV7 | _QWEN6 | {"arwkv7_f16"},
     "no first values": _RWKV7 | _QWEN7,
     "the other share of first values": _RWKV7 | _QWEN7,
     "no unit keys": _RWKV7 | _QWEN7,

@@ -144,7 +144,7 @@ class Rwkv:
         return even * self.weight(f"{at}ln") + self.file.weights[f"{at}ln.bias"]
 
     def mixed(self, y: Array, gate: Array, at: str) -> Array:
-        if self.fault == "no gate":
+        if self.fault == "no gate of heads":
             gate = np.ones_like(gate)
         found: Array = (y * gate) @ self.weight(f"{at}output").T
         return found

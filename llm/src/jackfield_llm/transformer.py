@@ -50,7 +50,7 @@ class Transformer:
         if len(shape) != 2:
             raise ModelError(f"tensor token_embd.weight is {list(shape)}, must be [vocabulary, width]")
         self.vocabulary = shape[0]
-        weights.check_layers([layer.experts for layer in config.layers])
+        weights.check_layers([(layer.experts, layer.mixer) for layer in config.layers])
         self._parts = Parts(config, weights, context=context, cache_dtype=cache_dtype)
         self._attention = (
             Attention(self._parts) if config.latent is None else LatentAttention(self._parts, config.latent)
