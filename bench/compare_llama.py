@@ -247,6 +247,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=lambda text: tuple(int(part) for part in text.split(",")), default=(1, 2))
     parser.add_argument("--runs", type=int, help="samples of each side; default 5")
     parser.add_argument("--depths", type=lambda text: tuple(int(part) for part in text.split(",")), metavar="0,512")
+    parser.add_argument("--generate", type=int, metavar="TOKENS", help="how many are generated; default 128")
     parser.add_argument("--device", default="cpu", help="our device")
     parser.add_argument("--peer-only", action="store_true", help="measure the peers alone")
     parser.add_argument("--quick", action="store_true", help="everything with tiny counts; figures mean nothing")
@@ -266,7 +267,7 @@ def prepared(chosen: argparse.Namespace) -> Run:
     peers = read_peers(chosen.peers) if chosen.peers else build_all(folder, os.cpu_count() or 1)
     program = chosen.roofline or str(roofline.build(folder))
     sizes = QUICK if chosen.quick else Sizes()
-    changes = {key: getattr(chosen, key) for key in ("runs", "depths") if getattr(chosen, key)}
+    changes = {key: getattr(chosen, key) for key in ("runs", "depths", "generate") if getattr(chosen, key)}
     sizes = Sizes(**{**vars(sizes), **changes})
     ours = () if chosen.peer_only else (Ours(chosen.device),)
     for peer in peers:

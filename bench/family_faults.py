@@ -97,6 +97,24 @@ FAULTS = {
     "keys without decay": _QWEN6,
     "no scale of products": _QWEN6,
     "silu for sigmoid": _QWEN6,
+    # state spaces
+    "no convolution bias": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "no silu": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # of what is convolved
+    "taps reversed": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "one tap less": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # the one for the oldest input
+    "no step bias": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "exp for softplus": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "no step of inputs": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "no decay": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "state forgotten": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # with every token
+    "read for taken": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # the two vectors exchanged
+    "no skip": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "no gate": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
+    "no norms of parts": {"falcon_mamba"},
+    "groups in turn": {"mamba2"},  # head h with group h % groups for h // heads a group
+    "one norm": {"mamba2"},  # of all groups together
+    "no norm": {"mamba2", "mamba2_one_group"},
+    "gate after the norm": {"mamba2", "mamba2_one_group"},
     # around the layers
     "no post norms": {"gemma3", "gemma2"},
     "no embedding scale": {"gemma3", "gemma2"},

@@ -13,6 +13,7 @@ from oracle_experts import Feed
 from oracle_file import Array, File
 from oracle_latent import LatentAttention
 from oracle_rwkv import Rwkv
+from oracle_state_space import STATE_SPACES
 
 __all__ = ["FAULTS", "Array", "Model"]
 
@@ -28,6 +29,8 @@ class Model:
         latent = self.file.size("attention.kv_lora_rank") > 0
         self.attention = LatentAttention(self.file) if latent else Attention(self.file)
         self.feed = Feed(self.file)
+        kind = STATE_SPACES.get(self.file.architecture)
+        self.state_space = kind(self.file) if kind else None
         self.scaled = self.file.architecture in SCALED
 
     def logits(self, ids: list[int]) -> Array:
@@ -40,6 +43,9 @@ class Model:
             x = x * np.float64(file.hidden) ** 0.5
         before_feed = "post_attention_norm" if file.architecture == "gpt-oss" else "ffn_norm"
         for layer in range(file.layers):
+            if self.state_space:
+                x = x + self.state_space(file.norm(x, f"blk.{layer}.attn_norm"), layer)
+                continue
             attended = self.attention(file.norm(x, f"blk.{layer}.attn_norm"), layer)
             x = x + self.post_norm(attended, f"blk.{layer}.post_attention_norm")
             fed = self.feed(file.norm(x, f"blk.{layer}.{before_feed}"), layer)

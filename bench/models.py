@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,22 @@ PIECE = 1 << 18  # blocks written at a time
 LETTERS = 256  # bytes, the letters of a byte-level vocabulary
 
 
+class Drawn(Protocol):
+    """A model that `write_random` can make."""
+
+    architecture: str
+    vocabulary: int
+
+    def keys(self) -> dict[str, Any]:
+        """The architecture's metadata, without the architecture's name in front."""
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes in the order of the file, numpy order."""
+
+    def filled(self, name: str) -> float | None:
+        """The number a tensor is full of; None for one that is drawn."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A model of the llama family. Rows of matrices are as long as the name says, in elements."""
@@ -46,9 +62,26 @@ class Shape:
     feed: int
     vocabulary: int
     context: int
+    architecture: str = "llama"
+
+    def keys(self) -> dict[str, Any]:
+        return {
+            "block_count": self.layers,
+            "context_length": self.context,
+            "embedding_length": self.hidden,
+            "feed_forward_length": self.feed,
+            "attention.head_count": self.heads,
+            "attention.head_count_kv": self.kv_heads,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 10000.0,
+            "rope.dimension_count": self.hidden // self.heads,
+            "vocab_size": self.vocabulary,
+        }
+
+    def filled(self, name: str) -> float | None:
+        return 1.0 if name.endswith("norm.weight") else None
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and shapes in the order of the file, numpy order."""
         kv = self.hidden // self.heads * self.kv_heads
         yield "token_embd.weight", (self.vocabulary, self.hidden)
         for i in range(self.layers):
@@ -96,22 +129,13 @@ def vocabulary(size: int) -> dict[str, Any]:
     }
 
 
-def metadata(shape: Shape, kind: str) -> dict[str, Any]:
+def metadata(shape: Drawn, kind: str) -> dict[str, Any]:
     return {
-        "general.architecture": "llama",
+        "general.architecture": shape.architecture,
         "general.name": "random weights",
         "general.file_type": file_type(kind).number,
         "general.quantization_version": 2,
-        "llama.block_count": shape.layers,
-        "llama.context_length": shape.context,
-        "llama.embedding_length": shape.hidden,
-        "llama.feed_forward_length": shape.feed,
-        "llama.attention.head_count": shape.heads,
-        "llama.attention.head_count_kv": shape.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 10000.0,
-        "llama.rope.dimension_count": shape.hidden // shape.heads,
-        "llama.vocab_size": shape.vocabulary,
+        **{f"{shape.architecture}.{key}": value for key, value in shape.keys().items()},
         **vocabulary(shape.vocabulary),
     }
 
@@ -143,7 +167,7 @@ def drawn(dtype: jf.DType, shape: tuple[int, ...], dice: np.random.Generator) ->
         left -= count
 
 
-def write_random(shape: Shape, kind: str, path: Path) -> None:
+def write_random(shape: Drawn, kind: str, path: Path) -> None:
     """A model of random weights in a file type of `jackfield quantize`, with the mix that type means.
 
     Each tensor has a generator of its own, so the file is the same wherever it is made. Memory: a few megabytes.
@@ -157,8 +181,9 @@ def write_random(shape: Shape, kind: str, path: Path) -> None:
     write_header(part, head, {key: value_kind(value) for key, value in head.items()}, entries, ALIGNMENT)
     with part.open("ab") as out:
         for number, (tensor, entry) in enumerate(zip(listed, entries, strict=True)):
-            if len(tensor.shape) == 1:
-                out.write(np.ones(tensor.shape, np.float32).tobytes())
+            value = shape.filled(tensor.name)
+            if value is not None:
+                out.write(np.full(tensor.shape, value, np.float32).tobytes())
             else:
                 for piece in drawn(dtypes[tensor.name], tensor.shape, np.random.default_rng(number)):
                     out.write(piece.tobytes())

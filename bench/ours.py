@@ -15,6 +15,7 @@ outside and must stay small itself, which is why all that is large is imported h
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import time
@@ -35,6 +36,7 @@ def facts(model: str, count: int) -> dict[str, object]:
 
     block_ops, output_ops: operations of the matrix products of a token in the layers, and of its logits.
     weight_nbytes: bytes of the weights read for a token. column_nbytes: of keys and values in f16, a cached token.
+    Of experts, those count that a token takes.
     """
     from jackfield_llm.config import read_config  # noqa: PLC0415 - no measurement may pay for it
     from jackfield_llm.quantization import FILE_TYPES  # noqa: PLC0415 - likewise
@@ -48,16 +50,19 @@ def facts(model: str, count: int) -> dict[str, object]:
         kind = names.get(file.metadata.get("general.file_type", -1), "unknown")
         tensors = dict(file.tensors)
         output = tensors.get("output.weight", tensors["token_embd.weight"])
-        matrices = [t for name, t in tensors.items() if len(t.shape) == 2 and name.startswith("blk.")]
-        read = [t for name, t in tensors.items() if name != "token_embd.weight" or t is output]
+        experts = next((layer.experts for layer in config.layers if layer.experts), None)
+        taken = experts.used / experts.count if experts else 1.0
+        parts = {name: taken if "_exps." in name else 1.0 for name in tensors}
+        matrices = [(t, parts[name]) for name, t in tensors.items() if len(t.shape) > 1 and name.startswith("blk.")]
+        read = [(t, parts[name]) for name, t in tensors.items() if name != "token_embd.weight" or t is output]
         heads = config.kv_heads * (config.head_size + config.value_size)
         return {
             "type": kind,
             "arithmetic": FLOATS.get(kind, "int8"),
             "file_nbytes": Path(model).stat().st_size,
-            "block_ops": 2 * sum(t.shape[0] * t.shape[1] for t in matrices),
+            "block_ops": int(2 * sum(part * math.prod(t.shape) for t, part in matrices)),
             "output_ops": 2 * output.shape[0] * output.shape[1],
-            "weight_nbytes": sum(t.nbytes for t in read),
+            "weight_nbytes": int(sum(part * t.nbytes for t, part in read)),
             "column_nbytes": len(config.layers) * heads * 2,
             "ids": tokenizer.encode(jackfield_llm.default_text())[:count],
         }

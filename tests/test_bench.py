@@ -22,6 +22,8 @@ sys.path.insert(0, str(BENCH))
 
 import aarch64_counts  # noqa: E402
 import compare_llama  # noqa: E402
+import families_llama  # noqa: E402
+import family_models  # noqa: E402
 import judging  # noqa: E402
 import machine  # noqa: E402
 import models  # noqa: E402
@@ -444,6 +446,70 @@ def test_an_unknown_model_is_told_with_the_known_ones(tmp_path):
     done = run("models.py", "Q9_9", "--dir", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == f"models: no model 'Q9_9'; known: {', '.join(models.NAMES)}\n"
+
+
+SMALL = {
+    "moe": family_models.Sparse(
+        layers=2, hidden=64, heads=4, kv_heads=2, head=32, experts=6, used=2, width=32, vocabulary=320
+    ),
+    "mamba": family_models.Recurrent(layers=2, hidden=64, inner=128, state=16, rank=5, vocabulary=320),
+    "mamba2": family_models.Recurrent(layers=2, hidden=64, inner=128, state=16, rank=4, groups=2, vocabulary=320),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_random_models_of_other_families_predict(name, tmp_path):
+    import jackfield_llm
+
+    path = tmp_path / f"{name}.gguf"
+    models.write_random(SMALL[name], "Q8_0", path)
+    with jackfield_llm.load(path, device="reference", context=32) as model:
+        logits = model.logits(range(3, 23))
+    assert np.isfinite(logits).all()
+    assert 0.1 < logits.std() < 10
+
+
+def test_sizes_of_the_models_of_other_families():
+    """As many weights as mamba-130m and mamba2-130m have."""
+    weights = {
+        name: sum(int(np.prod(size)) for _, size in shape.tensors())
+        for name, (shape, _) in family_models.MODELS.items()
+    }
+    assert weights["mamba-Q8_0"] == pytest.approx(129e6, rel=0.01)
+    assert weights["mamba2-Q8_0"] == pytest.approx(129e6, rel=0.01)
+    assert weights["moe-Q4_0"] == weights["moe-Q8_0"] == pytest.approx(0.7e9, rel=0.03)
+
+
+def test_a_comparison_of_other_families_has_sizes_of_its_own(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(families_llama, "files", lambda names: [f"{name}.gguf" for name in names])
+    monkeypatch.setattr(compare_llama, "main", lambda words: asked.append(words) or 0)
+    assert families_llama.main(["moe-Q4_0", "mamba-Q8_0", "--threads", "2"]) == 0
+    assert families_llama.main(["moe-Q4_0", "--quick"]) == 0
+    assert asked == [
+        ["moe-Q4_0.gguf", "mamba-Q8_0.gguf", "--depths", "0", "--generate", "64", "--threads", "2"],
+        ["moe-Q4_0.gguf", "--quick"],
+    ]
+
+
+@pytest.mark.parametrize("script", ["family_models.py", "families_llama.py"])
+def test_an_unknown_family_is_told_with_the_known_ones(script, tmp_path):
+    done = run(script, "moe-Q9_9", JACKFIELD_CACHE=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    known = ", ".join(family_models.MODELS)
+    assert done.stderr == f"family_models: no model 'moe-Q9_9'; known: {known}\n"
+
+
+def test_facts_of_experts_count_those_a_token_takes(tmp_path):
+    path = tmp_path / "moe.gguf"
+    models.write_random(SMALL["moe"], "Q8_0", path)
+    facts = json.loads(run("ours.py", "facts", str(path), "10").stdout)
+    attention, router, experts = (2 * 128 + 2 * 64) * 64, 6 * 64, 2 * 3 * 32 * 64
+    assert facts["block_ops"] == 2 * 2 * (attention + router + experts)
+    assert facts["output_ops"] == 2 * 320 * 64
+    norms = 2 * (2 * 64 + 2 * 32) + 64
+    small = (2 * (attention + experts) + 320 * 64) // 32 * 34
+    assert facts["weight_nbytes"] == small + 4 * (norms + 2 * router)
 
 
 def test_facts_of_a_model_by_hand(tiny):

@@ -11,6 +11,7 @@ from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
 from jackfield_llm.config_rwkv import read_arwkv7, read_rwkv6, read_rwkv6_qwen2, read_rwkv7
+from jackfield_llm.config_state_space import read_mamba, read_mamba2
 from jackfield_llm.errors import ModelError, shown
 from jackfield_llm.hyperparameters import Config, Layer, Rope, Temperature
 from jackfield_llm.metadata import Keys
@@ -196,6 +197,8 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "gemma3": _gemma3,
     "gpt-oss": _gpt_oss,
     "llama": _llama,
+    "mamba": read_mamba,
+    "mamba2": read_mamba2,
     "mistral3": _mistral3,
     "phi3": _phi3,
     "qwen2": _qwen2,

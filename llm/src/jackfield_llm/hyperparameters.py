@@ -9,6 +9,8 @@ __all__ = [
     "Experts",
     "Latent",
     "Layer",
+    "Mamba",
+    "Mamba2",
     "QwenRwkv6",
     "RecurrentKind",
     "Rope",
@@ -67,6 +69,35 @@ class Latent:
     plain: int
     turned: int
     value: int
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A state-space layer whose channels have a step size each.
+
+    inner: channels. state: numbers of the state a channel. taps: of the convolution. rank: of the step sizes.
+    normed: what step sizes are made of, and what the state takes in and is read out by, is normed without weights.
+    """
+
+    inner: int
+    state: int
+    taps: int
+    rank: int
+    normed: bool
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A state-space layer whose heads have a step size each. groups: of heads, which share what is taken in and read.
+
+    inner, state, taps: as of Mamba.
+    """
+
+    inner: int
+    state: int
+    taps: int
+    heads: int
+    groups: int
 
 
 @dataclass(frozen=True)
@@ -149,7 +180,7 @@ class Config:
     """A decoder-only transformer of the Llama kind.
 
     width: of the residual stream. heads, kv_heads, head_size, value_size: of attention, as the cache holds them.
-    inner: width of the feed-forward. context: tokens, the most the model was made for.
+    inner: width of the feed-forward, 0 for layers without one. context: tokens, the most the model was made for.
     eps: of the RMS norms. embedding_scale: factor on token embeddings. attention_scale: factor on query-key products.
     activation: "silu", "gelu" (tanh form) or "limited" (gpt-oss) of the gated feed-forward.
     softcap: on the logits, attention_softcap: on the products of attention, 0 for none.

@@ -15,11 +15,12 @@ from jackfield_llm.attention import Attention
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Layer, QwenRwkv6, Rwkv6, Rwkv7
+from jackfield_llm.hyperparameters import Config, Layer, Mamba, Mamba2, QwenRwkv6, Rwkv6, Rwkv7
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.recurrent import Recurrent
 from jackfield_llm.rwkv import QwenRwkv6Mix, Rwkv7Mix
 from jackfield_llm.rwkv_layer import RwkvLayer
+from jackfield_llm.state_space import Mamba2Layer, MambaLayer
 from jackfield_llm.weights import Weights
 
 __all__ = ["Graph", "Transformer"]
@@ -90,6 +91,8 @@ class Transformer:
         at, norm = f"blk.{number}.", self._parts.norm
         mixed = self._mixed(norm(x, at + "attn_norm"), number, layer, i, wanted)
         x = ops.add(last_rows(x, wanted), self._post_norm(mixed, at + "post_attention_norm"))
+        if not self.config.inner and layer.experts is None:
+            return x
         fed = self._feed_forward.build(norm(x, at + self.config.ffn_norm), layer, at)
         return ops.add(x, self._post_norm(fed, at + "post_ffw_norm"))
 
@@ -100,6 +103,10 @@ class Transformer:
                 return QwenRwkv6Mix(self._parts, layer.mixer, number, i).build(x, wanted)
             case Rwkv7():
                 return Rwkv7Mix(self._parts, layer.mixer, number, i).build(x, wanted)
+            case Mamba():
+                return MambaLayer(self._parts, layer.mixer).build(x, number, i, wanted)
+            case Mamba2():
+                return Mamba2Layer(self._parts, layer.mixer).build(x, number, i, wanted)
             case _:
                 return self._attention.build(x, number, layer, i, wanted)
 

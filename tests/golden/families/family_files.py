@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from family_metadata import add_metadata
 from family_rwkv import RWKV, add_rwkv_metadata, rwkv_tensors
-from family_sizes import LENGTH, VOCABULARY, Experts, Family, Latent
+from family_sizes import LENGTH, VOCABULARY, Experts, Family, Latent, StateSpace
 from family_tensors import Floats, tensors, type_of
 from family_vocabularies import TOKENIZERS
 from gguf import ExpertGatingFuncType
@@ -101,6 +101,23 @@ FAMILIES = (
         log_multiplier=0.0707, original_context=16, sharpness=1.2,
         latent=Latent(queries=0, rank=64, plain=32, turned=32, value=32),
         experts=Experts(count=8, used=2, width=64, dense=1, shared=2, scale=1.0, router_gain=1.0),
+    ),
+    Family(
+        "mamba", "mamba", hidden=48, heads=0, kv_heads=0, head=0, ffn=0,
+        state_space=StateSpace(inner=96, state=8, rank=5, taps=4),
+    ),
+    Family(
+        "falcon_mamba", "mamba", hidden=32, heads=0, kv_heads=0, head=0, ffn=0, tied=True, type=Type.BF16,
+        state_space=StateSpace(inner=64, state=16, rank=4, taps=3, normed=True),
+    ),
+    Family(
+        "mamba2", "mamba2", hidden=48, heads=0, kv_heads=0, head=0, ffn=0,
+        state_space=StateSpace(inner=96, state=16, rank=6, taps=4, groups=2),
+    ),
+    Family(
+        "mamba2_one_group", "mamba2", hidden=64, heads=0, kv_heads=0, head=0, ffn=0, tied=True, type=Type.F16,
+        types={"ssm_out": Type.Q8_0},
+        state_space=StateSpace(inner=128, state=24, rank=4, taps=5, groups=1),
     ),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gguf
-from family_sizes import EPSILON, VOCABULARY, Experts, Family, Latent
+from family_sizes import EPSILON, VOCABULARY, Experts, Family, Latent, StateSpace
 
 
 def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
@@ -16,6 +16,10 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_head_count(family.heads)
     writer.add_head_count_kv(family.kv_heads)
     writer.add_layer_norm_rms_eps(EPSILON)
+    if family.state_space:
+        writer.add_vocab_size(VOCABULARY)
+        add_state_space(writer, family.state_space)
+        return
     writer.add_rope_freq_base(family.rope_base)
     writer.add_vocab_size(VOCABULARY)
     if family.rope_dims:
@@ -90,3 +94,14 @@ def add_experts(writer: gguf.GGUFWriter, experts: Experts) -> None:
     if experts.groups:
         writer.add_expert_group_count(experts.groups)
         writer.add_expert_group_used_count(experts.groups_used)
+
+
+def add_state_space(writer: gguf.GGUFWriter, size: StateSpace) -> None:
+    writer.add_ssm_conv_kernel(size.taps)
+    writer.add_ssm_inner_size(size.inner)
+    writer.add_ssm_state_size(size.state)
+    writer.add_ssm_time_step_rank(size.rank)
+    if size.groups:
+        writer.add_ssm_group_count(size.groups)
+    else:
+        writer.add_ssm_dt_b_c_rms(size.normed)

@@ -82,6 +82,22 @@ class Rwkv:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """Layers of Mamba, which have neither attention nor a feed-forward of their own."""
+
+    inner: int
+    state: int
+    rank: int
+    """Of the step sizes; in mamba2, where each head has one step size, the heads."""
+    taps: int
+    """Of the convolution."""
+    groups: int = 0
+    """Groups of heads that share what is taken in and read out; 0 is the first Mamba, which has none."""
+    normed: bool = False
+    """Step sizes, inputs and outputs are normed without weights."""
+
+
+@dataclass(frozen=True)
 class Family:
     """One file: an architecture, its sizes, and what makes the variant different."""
 
@@ -137,6 +153,7 @@ class Family:
     experts: Experts | None = None
     latent: Latent | None = None
     rwkv: Rwkv | None = None
+    state_space: StateSpace | None = None
 
     def has_experts(self, layer: int) -> bool:
         return self.experts is not None and layer >= self.experts.dense

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-from family_sizes import VOCABULARY, Experts, Family, Latent
+from family_sizes import VOCABULARY, Experts, Family, Latent, StateSpace
 from gguf import GGMLQuantizationType as Type
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -18,6 +18,7 @@ Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 HEAD_NORMS = {"qwen3", "qwen3moe", "gemma3"}
 POST_NORMS = {"gemma2", "gemma3"}
 QKV_BIAS = {"qwen2", "gpt-oss"}
+NEVER_SMALL = {"ffn_gate_inp", "ssm_conv1d", "ssm_norm"}
 
 
 def gaussian(label: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> Floats:
@@ -40,10 +41,10 @@ def tensors(family: Family) -> dict[str, Floats]:
 
 
 def type_of(family: Family, name: str, values: Floats) -> Type:
-    """The type a tensor is stored in: float32 for vectors, biases and routers, what the family says for matrices."""
+    """The type a tensor is stored in: what the family says for matrices, float32 for all that is none."""
     stem, _, last = name.rpartition(".")
     short = stem.rpartition(".")[2]
-    if last != "weight" or values.ndim == 1 or short == "ffn_gate_inp":
+    if last != "weight" or values.ndim == 1 or short in NEVER_SMALL:
         return Type.F32
     return family.types.get(short, family.type)
 
@@ -84,6 +85,9 @@ class Maker:
     def layer(self, layer: int, block: str) -> None:
         family, hidden = self.family, self.family.hidden
         self.norm(f"{block}attn_norm", hidden)
+        if family.state_space:
+            self.state_space(block, family.state_space)
+            return
         if family.latent:
             self.latent(block, family.latent)
         elif family.architecture == "phi3":
@@ -128,6 +132,26 @@ class Maker:
         self.matrix(f"{block}attn_k_b", *shape, gain=family.sharpness, inputs=latent.rank)
         self.matrix(f"{block}attn_v_b", family.heads, latent.value, latent.rank)
         self.matrix(f"{block}attn_output", hidden, family.heads * latent.value)
+
+    def state_space(self, block: str, size: StateSpace) -> None:
+        """Decays are from nearly none to half a token's; the convolution has no tap that does little."""
+        hidden, grouped = self.family.hidden, size.groups * size.state
+        channels = size.inner + 2 * grouped
+        self.matrix(f"{block}ssm_in", size.inner + channels + size.rank if grouped else 2 * size.inner, hidden)
+        self.vector(f"{block}ssm_conv1d.weight", channels, size.taps, mean=0.0, scale=0.6)
+        self.vector(f"{block}ssm_conv1d.bias", channels, mean=0.0, scale=0.5)
+        if grouped:
+            self.vector(f"{block}ssm_dt.bias", size.rank, mean=-0.5, scale=0.7)
+            self.vector(f"{block}ssm_a", size.rank, 1, mean=-0.5, scale=0.14)
+            self.vector(f"{block}ssm_d", size.rank, 1, mean=1.0, scale=0.7)
+            self.vector(f"{block}ssm_norm.weight", size.groups, size.inner // size.groups, mean=1.0, scale=0.2)
+        else:
+            self.matrix(f"{block}ssm_x", size.rank + 2 * size.state, size.inner, gain=1.5)
+            self.matrix(f"{block}ssm_dt", size.inner, size.rank)
+            self.vector(f"{block}ssm_dt.bias", size.inner, mean=-0.5, scale=0.7)
+            self.vector(f"{block}ssm_a", size.inner, size.state, mean=-0.5, scale=0.14)
+            self.vector(f"{block}ssm_d", size.inner, mean=1.0, scale=0.7)
+        self.matrix(f"{block}ssm_out", hidden, size.inner, gain=2.0)
 
     def feed(self, block: str) -> None:
         family, hidden = self.family, self.family.hidden
