@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 DELTA = {"qwen3next", "qwen3next_joined", "qwen35", "qwen35moe"}
+_RWKV6, _RWKV7 = {"rwkv6", "rwkv6_split"}, {"rwkv7", "rwkv7_f16"}
+_QWEN6, _QWEN7 = {"rwkv6qwen2", "rwkv6qwen2_f16"}, {"arwkv7", "arwkv7_f16"}
+
 FAULTS = {
     # rotation
     # pairs (i, i + half) for (2i, 2i + 1) and the reverse
@@ -28,10 +31,10 @@ FAULTS = {
     # attention
     "heads in other order": {  # query head h with key head h % kv_heads for h // group
         "llama", "llama_quantised", "gemma3", "mistral", "mistral3", "phi_long", "gemma2", "mixtral", "qwen3moe",
-        "gpt_oss", "qwen3next", "qwen35",
+        "gpt_oss", "qwen3next", "qwen35", "rwkv6qwen2",
     },
     "qkv by head": {"phi", "phi_long"},  # queries, keys and values of one head together
-    "no bias": {"qwen2", "gpt_oss"},
+    "no bias": {"qwen2", "gpt_oss", "rwkv6qwen2"},
     "no head norms": {"qwen3", "gemma3", "qwen3moe", *DELTA},
     "no window": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
     "window one longer": {"gemma3", "gemma3_defaults", "gemma2", "gpt_oss"},
@@ -68,7 +71,7 @@ FAULTS = {
     "turned part first": {"deepseek2"},
     # feed-forward
     "silu for gelu": {"gemma3", "gemma2"},
-    "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral"},
+    "gelu for silu": {"llama", "qwen2", "qwen3", "mistral", "mistral3", "phi", "mixtral", "rwkv6qwen2"},
     "up before gate": {"phi", "phi_long"},
     # experts
     "one expert less": {
@@ -98,6 +101,33 @@ FAULTS = {
     "no expert bias": {"gpt_oss"},
     "plain SwiGLU": {"gpt_oss"},
     "no limit": {"gpt_oss"},
+    # RWKV
+    "no embedding norm": _RWKV6 | _RWKV7,
+    "no norm biases": _RWKV6 | _RWKV7,
+    "no rescaling": {"rwkv6"},
+    "two tokens back": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "no shift in the feed-forward": _RWKV6 | _RWKV7,
+    "no square": _RWKV6 | _RWKV7,
+    "no receptance": _RWKV6,
+    "fixed mixes": _RWKV6 | _QWEN6,  # the same for all tokens
+    "mixes in other order": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "fixed decay": _RWKV6 | _RWKV7 | _QWEN6 | _QWEN7,
+    "no memory": _RWKV6,  # of more than one token
+    "no bonus": _RWKV6 | _RWKV7 | _QWEN7,
+    "no norm of heads": _RWKV6 | _RWKV7 | {"arwkv7"},
+    "norm over all heads": _RWKV6 | _RWKV7 | {"arwkv7"},
+    "epsilon of the other norms": {"rwkv6"},
+    "no gate of heads": _RWKV6 | _RWKV7 | _QWEN6 | {"arwkv7_f16"},
+    "no first values": _RWKV7 | _QWEN7,
+    "the other share of first values": _RWKV7 | _QWEN7,
+    "no unit keys": _RWKV7 | _QWEN7,
+    "keys without rate": _RWKV7 | _QWEN7,
+    "no tanh": _RWKV7,
+    "nothing removed": _RWKV7 | _QWEN7,
+    "bonus before the norm": _RWKV7,
+    "keys without decay": _QWEN6,
+    "no scale of products": _QWEN6,
+    "silu for sigmoid": _QWEN6,
     # state spaces
     "no convolution bias": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},
     "no silu": {"mamba", "falcon_mamba", "mamba2", "mamba2_one_group"},  # of what is convolved

@@ -13,6 +13,7 @@ from oracle_delta import DeltaNet
 from oracle_experts import Feed
 from oracle_file import Array, File
 from oracle_latent import LatentAttention
+from oracle_rwkv import Rwkv
 from oracle_state_space import STATE_SPACES
 
 __all__ = ["FAULTS", "Array", "Model"]
@@ -40,6 +41,8 @@ class Model:
     def logits(self, ids: list[int]) -> Array:
         """[ids, vocabulary]."""
         file = self.file
+        if "rwkv" in file.architecture:
+            return Rwkv(file).logits(ids)
         x = file.weights["token_embd.weight"][ids]
         if self.scaled and self.fault != "no embedding scale":
             x = x * np.float64(file.hidden) ** 0.5

@@ -120,7 +120,7 @@ def test_special_tokens_the_template_writes_itself_are_special():
 
 def test_the_first_token_stands_once():
     wants = Tokenizer.from_metadata(small_metadata(**{"tokenizer.ggml.add_bos_token": True}))
-    for source in ("{{ bos_token }}x", "x"):
+    for source in ("{{ bos_token }}x", "{{ 'x' }}"):
         ids = ChatTemplate.from_metadata(small_metadata(source)).encode(USER, wants)
         assert wants.decode(ids) == "<s>x"
     assert SMALL.decode(ChatTemplate("x").encode(USER, SMALL)) == "x"
@@ -211,3 +211,9 @@ def test_what_is_no_template_or_no_list_of_messages():
     for wrong in (["Hi"], [{"content": "Hi"}], [{"role": 3}]):
         with pytest.raises(ChatError, match=r"message 0 is .* must be a mapping with a role"):
             template.render(wrong)
+
+
+def test_a_template_that_reads_no_message_is_refused():
+    """Older files have the name of a template in its place."""
+    with pytest.raises(ChatError, match=r"tokenizer\.chat_template is 'rwkv-world': must be a template that reads the"):
+        ChatTemplate.from_metadata({"tokenizer.chat_template": "rwkv-world"})

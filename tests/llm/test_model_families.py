@@ -262,6 +262,14 @@ NEEDED = (
     "feed_forward_length",
     "context_length",
     "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "attention.decay_lora_rank",
+    "attention.iclr_lora_rank",
+    "attention.value_residual_mix_lora_rank",
+    "attention.gate_lora_rank",
+    "time_mix_extra_dim",
+    "time_decay_extra_dim",
+    "wkv.head_size",
     "ssm.conv_kernel",
     "ssm.inner_size",
     "ssm.state_size",
@@ -270,6 +278,8 @@ NEEDED = (
 )
 READ = (
     *NEEDED,
+    "rescale_every_n_layers",
+    "token_shift_count",
     "attention.head_count_kv",
     "attention.key_length",
     "attention.value_length",
@@ -303,6 +313,7 @@ def test_each_needed_key_is_missed_by_name(name, metadata):
 
 
 FLOATS = {
+    "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
     "rope.freq_base",
     "rope.freq_base_swa",
@@ -311,15 +322,21 @@ FLOATS = {
     "final_logit_softcapping",
 }
 WINDOWED = {"gemma2", "gemma3", "gpt-oss"}
+RWKV = {"rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7"}
 STATE_SPACES = {"mamba", "mamba2"}
-ATTENDING = set(known_architectures()) - STATE_SPACES
+ATTENDING = set(known_architectures()) - STATE_SPACES - RWKV
 READ_BY = {  # and by no other
-    **dict.fromkeys((key for key in READ if key.startswith("ssm.")), STATE_SPACES),
     **dict.fromkeys((key for key in READ if key.startswith(("rope.", "attention."))), ATTENDING),
-    "attention.layer_norm_rms_epsilon": set(known_architectures()),
-    "feed_forward_length": ATTENDING,
-    "expert_count": ATTENDING,
+    **dict.fromkeys((key for key in READ if key.startswith("ssm.")), STATE_SPACES),
     "ssm.group_count": {"mamba2"},
+    **dict.fromkeys(("feed_forward_length", "expert_count"), ATTENDING | RWKV),
+    **{key: {"rwkv7", "arwkv7"} for key in NEEDED if key.endswith("_lora_rank")},
+    **{key: {"rwkv6", "rwkv6qwen2"} for key in ("time_mix_extra_dim", "time_decay_extra_dim")},
+    **dict.fromkeys(("wkv.head_size", "token_shift_count"), RWKV),
+    "attention.gate_lora_rank": {"rwkv7"},
+    "attention.layer_norm_epsilon": {"rwkv6", "rwkv7"},
+    "attention.layer_norm_rms_epsilon": set(known_architectures()) - {"rwkv6", "rwkv7"},
+    "rescale_every_n_layers": {"rwkv6"},
     "rope.freq_base_swa": WINDOWED,
     "attention.sliding_window": WINDOWED,
     "attention.sliding_window_pattern": WINDOWED,

@@ -421,6 +421,96 @@ def test_word_pieces():
         Tokenizer.from_metadata(metadata)
 
 
+# Vocabularies of byte strings.
+
+
+def world(strings, special=(), **more):
+    """A vocabulary of byte strings, written as a GGUF file has them; special tokens {text: role}."""
+    special = dict(special)
+    tokens = [*(repr(string)[2:-1] for string in strings), *special]
+    return {
+        "tokenizer.ggml.model": "rwkv",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [NORMAL] * len(strings) + list(special.values()),
+        **{f"tokenizer.ggml.{key}": value for key, value in more.items()},
+    }
+
+
+EVERY_BYTE = [bytes([byte]) for byte in range(256)]
+STRINGS = st.lists(
+    st.binary(min_size=2, max_size=6) | st.text("aé中", min_size=1, max_size=4).map(str.encode), max_size=12
+)
+
+
+def naive_longest(data, strings):
+    """All tokens tried at each place."""
+    ids = []
+    while data:
+        length, token = max((len(string), token) for token, string in enumerate(strings) if data.startswith(string))
+        ids.append(token)
+        data = data[length:]
+    return ids
+
+
+@given(STRINGS, st.text("aé中\\'\"\n\t\0x", max_size=20))
+def test_the_longest_string_is_taken(more, text):
+    strings = [*EVERY_BYTE, *dict.fromkeys(string for string in more if len(string) > 1)]
+    tokenizer = Tokenizer.from_metadata(world(strings))
+    ids = tokenizer.encode(text)
+    assert ids == naive_longest(text.encode(), strings)
+    assert tokenizer.decode(ids) == text
+
+
+@given(st.lists(st.binary(min_size=1, max_size=8), min_size=1, unique=True))
+def test_byte_strings_are_read_as_python_writes_them(strings):
+    tokenizer = Tokenizer.from_metadata(world(strings))
+    assert [tokenizer.token_bytes(token) for token in range(len(strings))] == strings
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("é", b"\xc3\xa9"),
+        (r"\'", b"'"),
+        (r"\q", b"q"),
+        (r"\xC3\xa9", b"\xc3\xa9"),
+        (r"é\n", b"\xc3\xa9\n"),
+        (r"\\n", b"\\n"),
+    ],
+)
+def test_other_escapes_are_read_as_llama_cpp_reads_them(text, data):
+    metadata = world(EVERY_BYTE)
+    metadata["tokenizer.ggml.tokens"] = [text]
+    metadata["tokenizer.ggml.token_type"] = [NORMAL]
+    assert Tokenizer.from_metadata(metadata).token_bytes(0) == data
+
+
+@pytest.mark.parametrize("text", ["\\", "a\\", r"\x", r"\x1", r"\xg0", r"\\\x-1"])
+def test_escapes_that_make_no_byte_are_refused(text):
+    metadata = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": ["a", text]}
+    with pytest.raises(TokenizerError, match=r"tokens holds .*: a backslash must come before a letter, a sign or xHH"):
+        Tokenizer.from_metadata(metadata)
+
+
+def test_names_of_control_and_unused_tokens_are_plain_text_among_byte_strings():
+    metadata = world(EVERY_BYTE, {"<s>": CONTROL, "[PAD7]": UNUSED, "<mine>": USER}, eos_token_id=256, eot_token_id=10)
+    tokenizer = Tokenizer.from_metadata(metadata)
+    text = "<s>[PAD7]<mine>"
+    assert tokenizer.encode(text) == [*b"<s>[PAD7]", 258]
+    assert tokenizer.encode(text, special=True) == [256, *b"[PAD7]", 258]
+    assert tokenizer.decode([256, 257, 258]) == "<s><mine>"
+    assert tokenizer.eos_ids == {10, 256}
+    assert tokenizer.encode("a", add_special=True) == [97]
+
+
+def test_a_byte_that_begins_no_string_is_unknown():
+    tokenizer = Tokenizer.from_metadata(world([b"a", b"bcd"], {"<unk>": UNKNOWN}, unknown_token_id=2))
+    assert tokenizer.encode("abcbcdé") == [0, 2, 2, 1, 2, 2]
+    without = Tokenizer.from_metadata(world([b"a", b"bcd"]))
+    with pytest.raises(TokenizerError, match=r"\[encode\] byte 0x62 begins no token: the vocabulary must have it"):
+        without.encode("abc")
+
+
 # Merges in bulk.
 
 SMALL_TOKENS = ["a", "b", "ab", "ba", "aba", " ", " a", "\n", "\n\n", "é", "éa", "</s>", "\x1f"]
@@ -482,7 +572,7 @@ TOKENS = [*LETTERS, "ab"]
     [
         ({}, r"tokenizer\.ggml\.model is absent: must be a text"),
         (changed(model=3), r"tokenizer\.ggml\.model is 3: must be a text"),
-        (changed(model="t5"), r"tokenizer\.ggml\.model is 't5': known ones are bert, gemma4, gpt2, llama"),
+        (changed(model="t5"), r"tokenizer\.ggml\.model is 't5': known ones are bert, gemma4, gpt2, llama, rwkv"),
         (changed(pre="kimi-k2"), r"tokenizer\.ggml\.pre is 'kimi-k2': known ones are a\.x-4\.0, .*, viking"),
         (changed(pre=3), r"tokenizer\.ggml\.pre is 3: known ones are"),
         (changed(tokens=None), r"tokenizer\.ggml\.tokens: must be a list of texts that is not empty"),
@@ -552,11 +642,11 @@ KEYS = ["model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_i
 
 
 @given(
-    st.sampled_from(["gpt2", "llama", "gemma4", "bert"]),
+    st.sampled_from(["gpt2", "llama", "gemma4", "bert", "rwkv"]),
     st.dictionaries(
         st.sampled_from([*KEYS, "unknown_token_id", "add_space_prefix", "seperator_token_id"]), ODD, max_size=3
     ),
-    st.lists(st.sampled_from([*LETTERS, "ab", SPACE, "", "<s>"]), max_size=6),
+    st.lists(st.sampled_from([*LETTERS, "ab", SPACE, "", "<s>", r"\x0"]), max_size=6),
     st.lists(st.sampled_from(["a b", "ab a", "  a", "", "a", "< s", "<s >"]), max_size=3),
 )
 def test_no_file_can_do_worse_than_an_error(kind, odd, tokens, merges):

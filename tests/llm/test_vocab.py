@@ -15,7 +15,9 @@ from jackfield_llm.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parents[1] / "golden" / "vocab"
 NAMES = sorted(path.name.removesuffix(".inp") for path in FOLDER.glob("*.inp"))
-REFUSED = {"ggml-vocab-nomic-bert-moe.gguf": "tokenizer.ggml.model is 't5': known ones are bert, gemma4, gpt2, llama"}
+REFUSED = {
+    "ggml-vocab-nomic-bert-moe.gguf": "tokenizer.ggml.model is 't5': known ones are bert, gemma4, gpt2, llama, rwkv"
+}
 WITHOUT_TEXTS = ["ggml-vocab-aquila.gguf", "ggml-vocab-baichuan.gguf", "ggml-vocab-gpt-neox.gguf"]
 SEPARATOR = "\n__ggml_vocab_test__\n"
 

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from jackfield_llm.errors import ChatError
+from jackfield_llm.errors import ChatError, shown
 from jackfield_llm.sandbox import LETTERS, Sandbox
 from jackfield_llm.tokenizer import Tokenizer
 
@@ -52,6 +52,11 @@ class ChatTemplate:
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str) or not source:
             raise ChatError("the file has no tokenizer.chat_template; write the whole prompt and have it taken raw")
+        if "{" not in source:  # a name, as "rwkv-world" in older files, would be all that the model reads
+            raise ChatError(
+                f"tokenizer.chat_template is {shown(source)}: must be a template that reads the messages; "
+                "write the whole prompt and have it taken raw"
+            )
         tokens = metadata.get("tokenizer.ggml.tokens", ())
         names = {}
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):

@@ -12,6 +12,7 @@ from jackfield_llm.config_encoder import check_causal, read_bert, read_nomic_ber
 from jackfield_llm.config_experts import read_experts
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
+from jackfield_llm.config_rwkv import read_arwkv7, read_rwkv6, read_rwkv6_qwen2, read_rwkv7
 from jackfield_llm.config_state_space import read_mamba, read_mamba2
 from jackfield_llm.errors import ModelError, shown
 from jackfield_llm.hyperparameters import Config, Delta, Layer, RecurrentKind, Rope, Temperature
@@ -232,6 +233,7 @@ def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
 
 
 _READERS: dict[str, Callable[[Keys], Config]] = {
+    "arwkv7": read_arwkv7,
     "bert": read_bert,
     "deepseek2": _deepseek2,
     "gemma2": _gemma2,
@@ -249,4 +251,7 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "qwen3next": _qwen3next,
     "qwen35": _qwen35,
     "qwen35moe": _qwen35moe,
+    "rwkv6": read_rwkv6,
+    "rwkv6qwen2": read_rwkv6_qwen2,
+    "rwkv7": read_rwkv7,
 }

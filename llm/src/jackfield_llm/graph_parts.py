@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ __all__ = ["Inputs", "Parts", "last_rows"]
 class Inputs:
     """tokens, positions, slots: i32 [rows]; kv_len: i32 [1], columns of the cache that hold a token after this call.
 
-    recurrent: of models whose layers have states besides the cache.
+    recurrent: of models whose layers have states besides the cache. carried: what a layer leaves for those behind it.
     """
 
     tokens: jf.Tensor
@@ -28,6 +28,7 @@ class Inputs:
     slots: jf.Tensor
     kv_len: jf.Tensor
     recurrent: Recurrent | None = None
+    carried: dict[str, jf.Tensor] = field(default_factory=dict)
 
 
 class Parts:
@@ -51,8 +52,11 @@ class Parts:
         return y if bias is None else ops.add(y, bias)
 
     def norm(self, x: jf.Tensor, name: str) -> jf.Tensor:
-        """RMS norm of the last axis."""
+        """RMS norm of the last axis, or one that takes the mean away and has a bias."""
         weight = self.weights.get(name + ".weight", (x.shape[-1],))
+        if self.config.layer_norms:
+            y = ops.multiply(ops.norm(x, eps=self.config.eps), weight)
+            return ops.add(y, self.weights.get(name + ".bias", (x.shape[-1],)))
         return ops.multiply(ops.rms_norm(x, eps=self.config.eps), weight)
 
     def rope(self, x: jf.Tensor, r: Rope, positions: jf.Tensor) -> jf.Tensor:

@@ -13,8 +13,11 @@ __all__ = [
     "Layer",
     "Mamba",
     "Mamba2",
+    "QwenRwkv6",
     "RecurrentKind",
     "Rope",
+    "Rwkv6",
+    "Rwkv7",
     "Temperature",
 ]
 
@@ -155,6 +158,49 @@ class Encoder:
 
 
 @dataclass(frozen=True)
+class Rwkv6:
+    """A whole layer of RWKV 6. head: elements of a head.
+
+    mix_rank, decay_rank: of what makes the mixes with the token before, and the decay, depend on the token.
+    rescale: behind every so many layers the stream is halved, 0 for none.
+    """
+
+    head: int
+    mix_rank: int
+    decay_rank: int
+    rescale: int
+
+
+@dataclass(frozen=True)
+class QwenRwkv6:
+    """RWKV 6 in the place of Qwen 2's attention. kv_heads: of keys and values, which groups of heads share.
+
+    head, mix_rank, decay_rank: as of Rwkv6.
+    """
+
+    head: int
+    kv_heads: int
+    mix_rank: int
+    decay_rank: int
+
+
+@dataclass(frozen=True)
+class Rwkv7:
+    """A layer of RWKV 7. head: elements of a head. whole: the feed-forward is RWKV's too, else Qwen 2's.
+
+    decay_rank, rate_rank, value_rank, gate_rank: of what makes the decay, the rate at which a matrix is corrected, the
+        weight of the first layer's values and the gate depend on the token. A gate_rank of 0: there is no gate.
+    """
+
+    head: int
+    decay_rank: int
+    rate_rank: int
+    value_rank: int
+    gate_rank: int
+    whole: bool = True
+
+
+@dataclass(frozen=True)
 class RecurrentKind:
     """What a model's states need. taps: rows before the first that a layer looks back at.
 
@@ -193,6 +239,7 @@ class Config:
         gate and up. ffn_norm: what the norm before the feed-forward is called.
     encoder: where it is no decoder; `layers` is empty then, and eps of the layer norms.
     pooling: what the file says makes one vector of many: "mean", "cls", "last", "rank", or "" for nothing.
+    layer_norms: norms take the mean away and have biases. embedding_norm: the embeddings are normed.
     """
 
     architecture: str
@@ -218,6 +265,8 @@ class Config:
     ffn_norm: str = "ffn_norm"
     temperature: Temperature | None = None
     latent: Latent | None = None
+    layer_norms: bool = False
+    embedding_norm: bool = False
     recurrent: RecurrentKind | None = None
     encoder: Encoder | None = None
     pooling: str = ""

@@ -16,9 +16,11 @@ from jackfield_llm.delta_net import DeltaNet
 from jackfield_llm.errors import ModelError
 from jackfield_llm.feed_forward import FeedForward
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
-from jackfield_llm.hyperparameters import Config, Delta, Layer, Mamba, Mamba2
+from jackfield_llm.hyperparameters import Config, Delta, Layer, Mamba, Mamba2, QwenRwkv6, Rwkv6, Rwkv7
 from jackfield_llm.latent_attention import LatentAttention
 from jackfield_llm.recurrent import Recurrent
+from jackfield_llm.rwkv import QwenRwkv6Mix, Rwkv7Mix
+from jackfield_llm.rwkv_layer import RwkvLayer
 from jackfield_llm.state_space import Mamba2Layer, MambaLayer
 from jackfield_llm.weights import Weights
 
@@ -76,6 +78,8 @@ class Transformer:
         x = ops.take_rows(embeddings, i.tokens)
         if c.embedding_scale != 1.0:
             x = ops.scale(x, scale=c.embedding_scale)
+        if c.embedding_norm:
+            x = self._parts.norm(x, "token_embd_norm")
         for number, layer in enumerate(c.layers):
             wanted = 1 if logits == "last" and number == len(c.layers) - 1 else rows
             x = self._block(x, number, layer, i, wanted)
@@ -92,6 +96,8 @@ class Transformer:
 
     def _block(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """One layer. wanted: how many of the last rows of its result are read; keys and values are made of all rows."""
+        if isinstance(layer.mixer, Rwkv6) or (isinstance(layer.mixer, Rwkv7) and layer.mixer.whole):
+            return RwkvLayer(self._parts, layer.mixer).build(x, number, i, wanted)
         at, norm = f"blk.{number}.", self._parts.norm
         mixed = self._mixed(norm(x, at + "attn_norm"), number, layer, i, wanted)
         x = ops.add(last_rows(x, wanted), self._post_norm(mixed, at + "post_attention_norm"))
@@ -103,6 +109,10 @@ class Transformer:
     def _mixed(self, x: jf.Tensor, number: int, layer: Layer, i: Inputs, wanted: int) -> jf.Tensor:
         """What attention gives, or what stands in its place. x [rows, width] to [wanted, width]."""
         match layer.mixer:
+            case QwenRwkv6():
+                return QwenRwkv6Mix(self._parts, layer.mixer, number, i).build(x, wanted)
+            case Rwkv7():
+                return Rwkv7Mix(self._parts, layer.mixer, number, i).build(x, wanted)
             case Mamba():
                 return MambaLayer(self._parts, layer.mixer).build(x, number, i, wanted)
             case Mamba2():

@@ -12,6 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from family_metadata import add_metadata
+from family_rwkv import RWKV, add_rwkv_metadata, rwkv_tensors
 from family_sizes import LENGTH, VOCABULARY, Delta, Experts, Family, Latent, StateSpace
 from family_tensors import Floats, tensors, type_of
 from family_vocabularies import TOKENIZERS
@@ -71,6 +72,7 @@ FAMILIES = (
         "gemma2", "gemma2", hidden=96, heads=4, kv_heads=2, head=32, ffn=192, tied=True, tokenizer="pieces", window=12,
         attention_cap=2.5, logit_cap=1.5, sharpness=1.8,
     ),
+    *RWKV,
     Family(
         "mixtral", "llama", hidden=64, heads=4, kv_heads=2, head=32, ffn=96, rope_base=1000000.0, rope_dims=32,
         tokenizer="pieces", experts=Experts(count=6, used=2, width=96, width_key=False),
@@ -153,9 +155,9 @@ def token_ids(family: Family) -> list[int]:
 def write(family: Family, path: Path) -> None:
     """Write the family's GGUF file to `path`."""
     writer = gguf.GGUFWriter(path, family.architecture)
-    add_metadata(writer, family)
+    (add_rwkv_metadata if family.rwkv else add_metadata)(writer, family)
     TOKENIZERS[family.tokenizer](writer)
-    for name, values in tensors(family).items():
+    for name, values in (rwkv_tensors if family.rwkv else tensors)(family).items():
         kind = type_of(family, name, values)
         data = values if kind == Type.F32 else gguf.quants.quantize(values, kind)
         writer.add_tensor(name, data, raw_dtype=kind)

@@ -59,6 +59,31 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Rwkv:
+    """Layers that mix each token with the one before it and keep a matrix a head, instead of attention."""
+
+    head: int
+    decay: int
+    """Rank of what makes the decay depend on the token."""
+    mix: int = 0
+    """Version 6: rank of what makes the mixes with the token before depend on the token."""
+    fused: bool = True
+    """Version 6: the five mixes of a layer stand in one tensor, as newer converters write them."""
+    rescale: int = 0
+    """Version 6: every so many layers the stream is halved; 0 leaves the key away."""
+    rate: int = 0
+    """Version 7: rank of the rate at which the matrix is corrected."""
+    residual: int = 0
+    """Version 7: rank of the weight of the first layer's values."""
+    gate: int = 0
+    """Version 7: rank of the gate; 0 is none."""
+    head_norms: bool = True
+    """Version 7: what is read is normed head by head."""
+    biases: bool = False
+    """Version 6 in Qwen's layers: receptance, keys and values have biases."""
+
+
+@dataclass(frozen=True)
 class StateSpace:
     """Layers of Mamba, which have neither attention nor a feed-forward of their own."""
 
@@ -121,7 +146,7 @@ class Family:
     types: Mapping[str, Type] = field(default_factory=dict)
     """Types of matrices by the name's last part but one (`attn_q`), over `type`."""
     tokenizer: str = "pairs"
-    """"pairs" or "pieces": byte-level BPE or SentencePiece."""
+    """"pairs", "pieces" or "world": byte-level BPE, SentencePiece or byte strings."""
     rope_dims: int = 0
     """Elements of a head that turn, where the file says it; 0 leaves the key away (then all do)."""
     rope_sections: tuple[int, ...] = ()
@@ -155,6 +180,7 @@ class Family:
     logit_cap: float = 0.0
     experts: Experts | None = None
     latent: Latent | None = None
+    rwkv: Rwkv | None = None
     state_space: StateSpace | None = None
     delta: Delta | None = None
 

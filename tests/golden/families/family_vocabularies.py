@@ -52,4 +52,24 @@ def add_pieces(writer: gguf.GGUFWriter) -> None:
     writer.add_add_space_prefix(False)
 
 
-TOKENIZERS: dict[str, Callable[[gguf.GGUFWriter], None]] = {"pairs": add_byte_pairs, "pieces": add_pieces}
+def add_world(writer: gguf.GGUFWriter) -> None:
+    """RWKV's kind: an end, the 256 bytes, strings of bytes, two unused ones; written as Python writes bytes."""
+    words = ["\n\n", "\r\n", "  ", "    ", "\t\t", "\\n", "'\"", "é", "ü", "中", "文", "中文", "🦙", " the", " the end"]
+    parts = [b"\xe4\xb8", b"\xf0\x9f", b"\xf0\x9f\xa6"]
+    pairs = [left + right for left in "thaei" for right in "thaeinors"][: VOCABULARY - 259 - len(words) - len(parts)]
+    strings = [bytes([byte]) for byte in range(256)] + [text.encode() for text in [*words, *pairs]] + parts
+    tokens = ["<s>", *(repr(string)[2:-1] for string in strings), "[PAD318]", "[PAD319]"]
+    kinds = [gguf.TokenType.NORMAL] * len(strings)
+    writer.add_tokenizer_model("rwkv")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL, *kinds, gguf.TokenType.UNUSED, gguf.TokenType.UNUSED])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_eot_token_id(257)
+
+
+TOKENIZERS: dict[str, Callable[[gguf.GGUFWriter], None]] = {
+    "pairs": add_byte_pairs,
+    "pieces": add_pieces,
+    "world": add_world,
+}

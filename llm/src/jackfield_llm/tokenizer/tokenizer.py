@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Library
 
 from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer.bpe import ByteBPE, TextBPE, pre_tokenizer
+from jackfield_llm.tokenizer.byte_strings import ByteStrings
 from jackfield_llm.tokenizer.sentencepiece import SentencePiece
 from jackfield_llm.tokenizer.stream import Stream
 from jackfield_llm.tokenizer.vocabulary import Role, Special, Vocabulary
@@ -42,7 +43,11 @@ class Segmenter(Protocol):
 
 
 _BPE: dict[str, type[ByteBPE | TextBPE]] = {"gpt2": ByteBPE, "gemma4": TextBPE}
-_OTHERS: dict[str, type[SentencePiece | WordPiece]] = {"llama": SentencePiece, "bert": WordPiece}
+_OTHERS: dict[str, type[SentencePiece | WordPiece | ByteStrings]] = {
+    "llama": SentencePiece,
+    "bert": WordPiece,
+    "rwkv": ByteStrings,
+}
 _KINDS = (*_BPE, *_OTHERS)
 """Values of `tokenizer.ggml.model`."""
 

@@ -49,6 +49,7 @@ _DEFAULTS = {
     "gemma4": _Defaults(bos=None, eos=None, add_bos=True),
     "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
     "bert": _Defaults(bos=101, eos=None, unknown=100, separator=102, add_bos=True),
+    "rwkv": _Defaults(bos=None, eos=None),
 }
 
 _PREFIX = "tokenizer.ggml."
