@@ -313,12 +313,12 @@ def test_a_call_that_ends_early_leaves_no_lie_in_the_cache(error, after, model):
 
         return call
 
-    kept = model._plan
-    model._plan = lambda rows, logits: failing(kept(rows, logits))
+    kept = model._decoder.plan
+    model._decoder.plan = lambda rows, logits: failing(kept(rows, logits))
     with pytest.raises(error):
         model.advance([*ids[:10], *range(100, 140)])
     assert len(chunks) == after + 1
-    model._plan = kept
+    model._decoder.plan = kept
     assert model.cached == ()
     assert families.nmse(model.advance(ids[:30])[0], before[0]) < 1e-6
     logits, reused = model.advance(ids)

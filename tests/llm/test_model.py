@@ -296,7 +296,7 @@ def test_of_several_devices_one_token_decides(family_path):
     with jf.sim(), jackfield_llm.load(family_path("llama"), "sim+reference", context=16) as one:
         assert list(one._decoder.plans) == [(32, "last")]  # the reference is a last resort
     with jf.sim(parts=2), jackfield_llm.load(family_path("llama"), "sim:0:0+sim:0:1", context=16) as two:
-        assert list(two._plans) == [(1, "last")]
+        assert list(two._decoder.plans) == [(1, "last")]
 
 
 def test_a_source_that_is_no_path_is_resolved(monkeypatch):

@@ -134,6 +134,9 @@ class Model:
             weights = Weights(self._file)
             graphs = self._built(weights, CACHE_DTYPES[cache_dtype], rollback)
             self._vocabulary = graphs.vocabulary
+            words = self._file.metadata.get("tokenizer.ggml.tokens")
+            if isinstance(words, Sequence):
+                self._check_vocabulary(len(words))
             self.session = jf.Session(device, policy=policy)
             self._encoder: EncoderPlans | None = None
             self._decoder: Decoder | None = None
@@ -332,10 +335,10 @@ class Model:
     def _read_tokenizer(self) -> None:
         """Takes as long as bringing the weights, and all of it one thread with the interpreter."""
         self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
-        self._check_vocabulary()
+        self._check_vocabulary(self.tokenizer.vocab_size)
 
-    def _check_vocabulary(self) -> None:
-        rows, words = self._vocabulary, self.tokenizer.vocab_size
+    def _check_vocabulary(self, words: int) -> None:
+        rows = self._vocabulary
         if rows != words:
             raise ModelError(f"tensor token_embd.weight has {rows} rows, the vocabulary {words} tokens: must be equal")
 
