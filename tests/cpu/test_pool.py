@@ -48,15 +48,20 @@ def test_any_number_of_workers_makes_the_same(threads):
             np.testing.assert_array_equal(plan(x=x), want)
 
 
+@pytest.mark.parametrize("sleep", [[], ["-DJF_SLEEP_ON_CONDITIONS"]], ids=["as here", "as elsewhere"])
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-fsanitize=thread"]], ids=["plain", "thread sanitizer"])
-def test_random_jobs(flags, absent, tmp_path):
-    """Segments in order, each part once, meetings, no waiting for sleepers. The deadline is for a pool that hangs."""
+def test_random_jobs(flags, sleep, absent, tmp_path):
+    """Segments in order, each part once, meetings, no waiting for sleepers. The deadline is for a pool that hangs.
+
+    Workers sleep in the way of this system, and in that of systems without futexes.
+    """
     compiler, program = shutil.which("c++"), tmp_path / "check"
     if compiler is None:
         absent("cpu", "c++ is not on PATH")
-    options = ["-std=c++17", "-pthread", f"-I{NATIVE}", *flags]
+    options = ["-std=c++17", "-pthread", f"-I{NATIVE}", *flags, *sleep]
     subprocess.run([compiler, *options, CHECK, NATIVE / "pool.cpp", "-o", program], check=True)
-    done = subprocess.run([program, "1", "100", str(CPUS + 1)], capture_output=True, text=True, check=False, timeout=600)
+    command = [program, "1", "100", str(CPUS + 1)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (0, "0 failures\n"), done.stdout[:2000] + done.stderr[:4000]
 
 
