@@ -65,6 +65,8 @@ def commands(absent):
 
 
 def machine_flags(words):
+    """Of the machine; -mmacosx-version-min is of the system."""
+    words = [word for word in words if not word.startswith("-mmacosx")]
     return {word for word in words if word.startswith("-m") or "native" in word.partition("=")[2]}
 
 
