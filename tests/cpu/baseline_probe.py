@@ -1,18 +1,57 @@
-"""Run by test_levels in another process, perhaps on an emulated old CPU: every kernel family once against numpy."""
+"""Run by test_levels in another process, perhaps on an emulated old CPU: every kernel once on a case of its op, and a
+graph whose steps are made together or packed, with weights of every dtype; against numpy.
+"""
 
 from __future__ import annotations
 
 import sys
+from math import prod
 
 import numpy as np
 from block_bits import random_blocks
 
 import jackfield as jf
 from jackfield import ops
+from jackfield.conformance import Refused, made, mistakes
+from jackfield.conformance.cases import drawn
 from jackfield.dtypes import DTYPES
+from jackfield.op import OPS
+from jackfield_cpu.backend import CpuBackend
+
+MOST = 2048  # elements of a case's operands: enough for vectors and what is left of them
 
 
 def main() -> None:
+    backend = CpuBackend()
+    (device,) = backend.devices()
+    kernels = sorted(backend.kernels())
+    wrong = [text for name in kernels for text in mistakes_of(name, backend, device)]
+    assert not wrong, "\n".join(wrong)
+    run_graph()
+    sys.stdout.write(f"{len(kernels)} kernels, level {device.target.arch}\n")
+
+
+def mistakes_of(name, backend, device) -> list[str]:
+    """Of the largest declared case of the op that is small and that its kernel takes."""
+    op = OPS[name]
+    small = [case for case in op.cases if case.raises is None and elements(case) <= MOST]
+    for case in sorted(small, key=elements, reverse=True):
+        dtypes = {n: draw.dtype or op.declared.accepts[n][0] for n, draw in case.operands.items()}
+        if any(dtype.is_block for dtype in dtypes.values()):
+            continue  # run_graph has those
+        arrays = {n: drawn(draw, dtypes[n], np.random.default_rng(0)) for n, draw in case.operands.items()}
+        try:
+            return mistakes(made(op, arrays, **case.attrs), backend, device)
+        except Refused:
+            continue
+    return [f"{name}: no small case is taken"]
+
+
+def elements(case) -> int:
+    return sum(prod(draw.shape) for draw in case.operands.values())
+
+
+def run_graph() -> None:
     rng = np.random.default_rng(0)
     x = jf.input("x", (5, 64))
     weight = rng.standard_normal((33, 64)).astype(np.float32)
@@ -71,14 +110,6 @@ def main() -> None:
         assert a.shape == b.shape and a.dtype == b.dtype, (number, a.shape, b.shape)
         got, want = a.astype(np.float64), b.astype(np.float64)
         assert np.square(got - want).sum() <= 5e-4 * np.square(want).sum(), f"output {number}: {a} for {b}"
-    (arch,) = {d.target.arch for d in _cpu_devices()}
-    sys.stdout.write(f"level {arch}\n")
-
-
-def _cpu_devices():
-    from jackfield_cpu.backend import CpuBackend
-
-    return CpuBackend().devices()
 
 
 class Blocks:

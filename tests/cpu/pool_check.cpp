@@ -1,6 +1,7 @@
 // Random jobs on pools of several sizes: each part is made once, after all parts of the segment before; parts meet; the
 // pieces of a segment are taken once each; and the caller makes what sleeping workers have not begun.
-//     pool_check SEED JOBS      prints the number of failures
+//     pool_check SEED JOBS WORKERS      prints the number of failures
+// WORKERS: of one more pool; with more of them than CPUs nobody looks before going to sleep.
 #include "pool.h"
 
 #include <algorithm>
@@ -101,7 +102,7 @@ void jobs_for_sleepers(Pool& pool, std::mt19937& dice) {
 
 int main(int argc, char** argv) {
     std::mt19937 dice(unsigned(argc > 1 ? atoi(argv[1]) : 0));
-    for (const int workers : {2, 3, 5, 8}) {
+    for (const int workers : {2, 3, 5, 8, argc > 3 ? atoi(argv[3]) : 2}) {
         Pool pool(workers);
         random_jobs(pool, dice, argc > 2 ? atoi(argv[2]) : 100);
         jobs_for_sleepers(pool, dice);

@@ -1,6 +1,7 @@
-"""Every kernel at every level and with several workers, on its op's declared cases.
+"""Every kernel at every level on its op's declared cases, on devices of one worker and of three.
 
-tests/conformance tries all dtypes and layouts at the best level; here each level has its turn with fewer of them.
+tests/conformance tries all dtypes and layouts at the best level; here each level has its turn with fewer of them. Most
+cases are too small for a second worker: steps that are shared are in test_shared_work.
 """
 
 from __future__ import annotations

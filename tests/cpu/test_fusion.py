@@ -17,7 +17,6 @@ import jackfield as jf
 from jackfield import ops
 from jackfield.backend import DTYPES
 from jackfield.graph import ArraySource
-from jackfield_cpu import _native
 from jackfield_cpu.settings import read_settings
 
 WEIGHTS = ("q4_1", "q8_0", "q6_K", "iq4_xs", "f16", "f32")  # both tiles, staged, a format without one, floats
@@ -232,12 +231,9 @@ def test_a_unit_of_two_types_keeps_to_its_work_memory(level, gate, up):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_bf16_weights_in_pairs(level):
-    _native.set_bf16_products("paired")
-    try:
-        test_every_weight(level, "bf16")
-    finally:
-        _native.set_bf16_products("auto")
+def test_bf16_weights_in_pairs(level, bf16_products):
+    bf16_products("paired")
+    test_every_weight(level, "bf16")
 
 
 def test_groups_make_what_each_other_reads():

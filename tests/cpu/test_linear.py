@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,11 +16,11 @@ from one_step import BACKEND, LEVELS, Tensor, device, packed, plain, run, spaced
 from jackfield.backend import DTYPES, Spec, Step
 from jackfield.dtypes.activations import quantise_q8_0, quantise_q8_K
 from jackfield.errors import BadIndex, Unavailable
-from jackfield_cpu import _native
 from jackfield_cpu.settings import read_settings
 
 BLOCKS = tuple(name for name, dtype in DTYPES.items() if dtype.is_block and not dtype.is_activation)
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+CPUINFO = Path("/proc/cpuinfo")
 COLUMNS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 66)
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 33)
 
@@ -26,7 +28,9 @@ NUMBERS = st.floats(-300, 300, width=32) | st.integers(-254, 254).map(lambda n: 
 
 levels = pytest.mark.parametrize("level", LEVELS)
 block_dtypes = pytest.mark.parametrize("name", BLOCKS)
-weight_dtypes = pytest.mark.parametrize("name", [*BLOCKS, *FLOATS])
+# Of every dtype; of bf16 in each of its two ways.
+WEIGHTS = [*((name, "widened") for name in (*BLOCKS, *FLOATS)), ("bf16", "paired")]
+every_weight = pytest.mark.parametrize(("name", "products"), WEIGHTS)
 
 
 def decoded(name, raw):
@@ -48,6 +52,13 @@ def rounded(name, x):
     q, d = (quantise_q8_K if DTYPES[name].block == 256 else quantise_q8_0)(np.where(finite, x, np.float32(0)))[:2]
     values = q.astype(np.float64) * np.repeat(d.astype(np.float64), x.shape[-1] // d.shape[-1], -1)
     return np.where(finite, values, np.nan)
+
+
+def seen_by(name, x, products="widened"):
+    """x as the products with a weight of this dtype see it, f64. products: of bf16 weights."""
+    if name in BLOCKS:
+        return rounded(name, x)
+    return (x.astype(ml_dtypes.bfloat16) if products == "paired" else x).astype(np.float64)
 
 
 def grouped(x, w):
@@ -209,16 +220,17 @@ def test_hostile_rows(level, name):
 
 
 @levels
-@weight_dtypes
+@every_weight
 @pytest.mark.parametrize(
     ("many", "few"), [((2, 4), ()), ((2, 4), (2, 2)), ((4, 3), (2, 1)), ((1, 6), (1, 3)), ((6,), (2,))]
 )
-def test_batches_share_weights(level, name, many, few):
+def test_batches_share_weights(level, name, products, many, few, bf16_products):
+    bf16_products(products)
     rng = np.random.default_rng(17)
     shape = (*few, 18, 256)
     w, values = weight(name, shape, rng)
     x = rng.standard_normal((*many, 5, 256), np.float32)
-    want, size = grouped(rounded(name, x) if name in BLOCKS else x.astype(np.float64), values)
+    want, size = grouped(seen_by(name, x, products), values)
     y = multiply(level, x, packed(w), threads=2)
     assert_near(y, want, size)
     same_bits(y, multiply(level, x, w, threads=4))
@@ -267,14 +279,15 @@ def test_precision_f32_does_not_round_x(level, name, rows):
 
 
 @levels
-@pytest.mark.parametrize("name", FLOATS)
-def test_float_weights(level, name):
+@pytest.mark.parametrize(("name", "products"), [row for row in WEIGHTS if row[0] in FLOATS])
+def test_float_weights(level, name, products, bf16_products):
+    bf16_products(products)
     rng = np.random.default_rng(29)
     for k in (0, 1, 63, 65, 257, 600):
         x = rng.standard_normal((33, k), np.float32)
         for n in (1, 7, 16, 33):
             array = rng.standard_normal((n, k)).astype(FLOATS[name])
-            want, size = grouped(x.astype(np.float64), array.astype(np.float64))
+            want, size = grouped(seen_by(name, x, products), array.astype(np.float64))
             for rows in (1, 2, 3, 5, 17, 33):
                 y = multiply(level, x[:rows], plain(array), threads=1 + rows % 3)
                 assert_near(y, want[:rows], size[:rows])
@@ -301,13 +314,6 @@ def test_inf_and_nan_stay_in_their_row_of_a_float_product(level):
     same_bits(y[[0, 1, 3, 5]], clean[[0, 1, 3, 5]])
     assert np.isnan(y[2]).all()
     np.testing.assert_array_equal(y[4], np.inf * np.sign(array[:, 0]))
-
-
-@pytest.fixture
-def bf16_products():
-    """Chooses how bf16 weights are multiplied; afterwards it is as it was."""
-    yield _native.set_bf16_products
-    _native.set_bf16_products("auto")
 
 
 @levels
@@ -345,8 +351,18 @@ def test_inf_and_nan_stay_in_their_row_of_a_paired_product(level, bf16_products)
     np.testing.assert_array_equal(y[4], np.inf * np.sign(array[:, 40].astype(np.float32)))
 
 
-def test_unknown_ways_of_bf16_products_are_refused():
-    assert not _native.set_bf16_products("doubled")
+@pytest.mark.skipif(not CPUINFO.exists(), reason="this system does not list what its CPU has")
+def test_bf16_products_are_in_pairs_by_themselves_where_the_cpu_adds_pairs(bf16_products):
+    rng = np.random.default_rng(73)
+    array, x = rng.standard_normal((16, 64)).astype(ml_dtypes.bfloat16), rng.standard_normal((3, 64), np.float32)
+    bf16_products("auto")
+    chosen = multiply(LEVELS[0], x, plain(array))
+    bf16_products("paired" if "avx512_bf16" in CPUINFO.read_text().split() else "widened")
+    same_bits(chosen, multiply(LEVELS[0], x, plain(array)))
+
+
+def test_unknown_ways_of_bf16_products_are_refused(bf16_products):
+    assert not bf16_products("doubled")
     with pytest.raises(Unavailable, match=r"JACKFIELD_CPU_BF16='doubled': must be one of auto, widened, paired"):
         read_settings({"JACKFIELD_CPU_BF16": "doubled"})
     assert read_settings({}).bf16 == "auto"
@@ -368,15 +384,14 @@ def test_matmul(level, name):
     assert not run("matmul", [plain(a[0, 0, :, :0]), plain(b[0, 0, :0])], (5, 21), on=device(level, 1)).any()
 
 
-def experts_are_right(level, name, experts, tokens, slots, rows):
-    """Random choices, some of them -1, against numpy; the weight plain and packed."""
+def experts_are_right(level, name, experts, tokens, slots, rows, products="widened"):
+    """Random choices, some of them -1, against numpy; the weight plain and packed. products: see `seen_by`."""
     rng = np.random.default_rng(43)
     shape = (experts, 18 if experts < 300 else 32, 256)
     w, values = weight(name, shape, rng)
     x = rng.standard_normal((tokens, rows, 256), np.float32)
     ids = rng.integers(-1, experts, (tokens, slots), np.int32)
-    seen = rounded(name, x) if name in BLOCKS else x.astype(np.float64)
-    seen = np.tile(seen, (1, slots // rows, 1))[:, :, None]
+    seen = np.tile(seen_by(name, x, products), (1, slots // rows, 1))[:, :, None]
     chosen = np.swapaxes(np.where(ids[..., None, None] < 0, 0, values[ids]), -1, -2)
     want, size = (seen @ chosen)[:, :, 0], (np.abs(seen) @ np.abs(chosen))[:, :, 0]
     shape = (tokens, slots, shape[1])
@@ -387,10 +402,11 @@ def experts_are_right(level, name, experts, tokens, slots, rows):
 
 
 @levels
-@weight_dtypes
+@every_weight
 @pytest.mark.parametrize(("experts", "tokens", "slots", "rows"), [(5, 3, 2, 1), (3, 33, 6, 2)])
-def test_experts(level, name, experts, tokens, slots, rows):
-    experts_are_right(level, name, experts, tokens, slots, rows)
+def test_experts(level, name, products, experts, tokens, slots, rows, bf16_products):
+    bf16_products(products)
+    experts_are_right(level, name, experts, tokens, slots, rows, products)
 
 
 @levels

@@ -110,7 +110,7 @@ void leave_cpu() {
 }  // namespace
 
 void Signal::wake() {
-#if defined(__linux__)
+#if defined(JF_SLEEP_ON_FUTEXES)
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 #else
     {
@@ -122,7 +122,7 @@ void Signal::wake() {
 
 void Signal::sleep(uint64_t seen) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-#if defined(__linux__)
+#if defined(JF_SLEEP_ON_FUTEXES)
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a futex is the first 32 bits");
     if (value_.load(std::memory_order_seq_cst) == seen)
         syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAIT_PRIVATE, uint32_t(seen), nullptr, nullptr,

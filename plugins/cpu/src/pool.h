@@ -12,7 +12,10 @@
 #include <thread>
 #include <vector>
 
-#if !defined(__linux__)
+// How workers sleep: on a futex, or, elsewhere and where a test asks for it, on a condition.
+#if defined(__linux__) && !defined(JF_SLEEP_ON_CONDITIONS)
+#define JF_SLEEP_ON_FUTEXES
+#else
 #include <condition_variable>
 #endif
 
@@ -46,7 +49,7 @@ private:
 
     std::atomic<uint64_t> value_{0};
     std::atomic<int> sleepers_{0};
-#if !defined(__linux__)
+#if !defined(JF_SLEEP_ON_FUTEXES)
     std::mutex mutex_;
     std::condition_variable changed_;
 #endif
