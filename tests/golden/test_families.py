@@ -24,7 +24,7 @@ from make_family_goldens import CLOSE, nmse, read  # noqa: E402
 RECORDED = json.loads((FAMILIES_DIR / "families.json").read_text())
 ARCHITECTURES = {
     "deepseek2", "gemma2", "gemma3", "gpt-oss", "llama", "mistral3", "phi3", "qwen2", "qwen3", "qwen3moe",
-    "mamba", "mamba2", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7",
+    "mamba", "mamba2", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "qwen3next", "qwen35", "qwen35moe",
 }  # fmt: skip
 FAULTY = [(name, fault) for name in RECORDED for fault in RECORDED[name]["fault_nmse"]]
 

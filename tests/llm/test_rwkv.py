@@ -189,7 +189,7 @@ def test_states_do_not_grow_with_the_context(name, width, head, context, family_
         ours.prefill([1, 2, 3])
         shapes = {state: found.read().shape for state, found in ours.session.states.items()}
     assert shapes == {
-        f"{state}{layer}": (4, *shape)
+        f"{state}{layer}": (3, *shape)
         for layer in range(2)
         for state, shape in {"shift": (width,), "mix_shift": (width,), "wkv": (width // head, head, head)}.items()
     }
