@@ -26,11 +26,12 @@ def unit(rng, *shape):
     return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def scan(rng, tokens, *, wide):
-    a = drawn(rng, H, N if wide else 1, low=-1.5, high=-0.01)
-    b, c = drawn(rng, 1, tokens, 1, N), drawn(rng, 1, tokens, 1, N)
-    x, dt = drawn(rng, 1, tokens, H, P), drawn(rng, 1, tokens, H, low=-4.0, high=1.0)
-    return [drawn(rng, 3, H, P, N), x, dt, a, b, c, np.array([2], np.int32)], {}
+def scan(rng, tokens, *, wide, heads=H, elements=P, groups=1, snapshots=1):
+    a = drawn(rng, heads, N if wide else 1, low=-1.5, high=-0.01)
+    b, c = drawn(rng, 1, tokens, groups, N), drawn(rng, 1, tokens, groups, N)
+    x, dt = drawn(rng, 1, tokens, heads, elements), drawn(rng, 1, tokens, heads, low=-4.0, high=1.0)
+    state = drawn(rng, 3, heads, elements, N)
+    return [state, x, dt, a, b, c, np.array([2], np.int32)], {"snapshots": snapshots}
 
 
 def wkv6(rng, tokens):
@@ -59,6 +60,12 @@ def delta(rng, tokens, *, keyed):
 CASES = {
     "ssm_scan": lambda rng, n: scan(rng, n, wide=False),
     "ssm_scan, a decay each": lambda rng, n: scan(rng, n, wide=True),
+    "ssm_scan, heads of several vectors": lambda rng, n: scan(rng, n, wide=False, elements=101, snapshots=3),
+    "ssm_scan, wide heads, a decay each": lambda rng, n: scan(rng, n, wide=True, elements=70),
+    "ssm_scan, heads of one": lambda rng, n: scan(rng, n, wide=True, heads=42, elements=1, groups=2),
+    "ssm_scan, heads of one, one decay": lambda rng, n: scan(
+        rng, n, wide=False, heads=42, elements=1, groups=2, snapshots=3
+    ),
     "rwkv_wkv6": wkv6,
     "rwkv_wkv7": wkv7,
     "gated_linear_attention": gla,
