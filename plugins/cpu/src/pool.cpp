@@ -228,7 +228,7 @@ void Pool::run(int team, const Job& job) {
             continue;
         }
         Held held{};
-        const Found found = help(job.segments, &held);
+        const Found found = help(0, job.segments, &held);
         if (found == Found::READY) return;
         if (found == Found::MADE)
             watch = Watch(spin_);
@@ -286,7 +286,7 @@ bool Pool::await(int index, size_t segment) {
     }
     Held held{};
     for (Watch watch(spin_);;) {
-        const Found found = help(segment, &held);
+        const Found found = help(index, segment, &held);
         if (found == Found::READY) return true;
         if (found == Found::MADE) {
             watch = Watch(spin_);
@@ -313,13 +313,15 @@ bool Pool::ready(size_t segment, Held* held) const {
     return all;
 }
 
-// Makes one part that a segment waits for and whose worker is away, or says who is at one.
-Pool::Found Pool::help(size_t segment, Held* held) {
+// Makes one part that a segment waits for and whose worker is away, or says who is at one. index: who asks. Its own part
+// comes first: parts of one segment may meet, and who waits in a meeting can't begin another.
+Pool::Found Pool::help(int index, size_t segment, Held* held) {
     if (ready(segment, held)) return Found::READY;
     for (Held before{};; *held = before) {
         if (state_of(held->seen) != AWAY || uint32_t(held->seen >> 32) != number_) return Found::HELD;
         const size_t at = segment_of(held->seen);
         if (!ready(at, &before)) continue;
+        if (held->worker != index && words_[size_t(index)].value() == word(number_, at, AWAY)) return Found::MADE;
         if (change(held->worker, held->seen, TAKEN)) make_for(held->worker, at);
         return Found::MADE;  // or begun by its worker just now
     }

@@ -107,7 +107,7 @@ private:
     void work(int index);
     bool await(int index, size_t segment);
     bool ready(size_t segment, Held* held) const;
-    Found help(size_t segment, Held* held);
+    Found help(int index, size_t segment, Held* held);
     bool change(int index, uint64_t seen, State state) {
         return words_[size_t(index)].swap(seen, (seen & ~uint64_t(3)) | state);
     }
