@@ -313,8 +313,8 @@ bool Pool::ready(size_t segment, Held* held) const {
     return all;
 }
 
-// Makes one part that a segment waits for and whose worker is away, or says who is at one. index: who asks. Its own part
-// comes first: parts of one segment may meet, and who waits in a meeting can't begin another.
+// Makes one part that a segment waits for and whose worker is away, or says who is at one. index: who asks. Its own
+// part comes first: parts of one segment may meet, and who waits in a meeting can't begin another.
 Pool::Found Pool::help(int index, size_t segment, Held* held) {
     if (ready(segment, held)) return Found::READY;
     for (Held before{};; *held = before) {
