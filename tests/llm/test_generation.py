@@ -367,6 +367,32 @@ def test_ctrl_c_anywhere_leaves_the_model_usable(model):
         assert said("the rain", 6) == whole
 
 
+@pytest.mark.parametrize("name", ["mamba2", "qwen3next", "rwkv7"])
+@pytest.mark.parametrize("keep", [0, 3, 7])
+def test_ctrl_c_while_tokens_are_taken_back(keep, name, family_path):
+    """At every line: what the model then says it holds is what it goes on from. 3 lie before all checkpoints."""
+    with (
+        jackfield_llm.load(family_path(name), "reference", context=64, rollback=1) as model,
+        jackfield_llm.load(family_path(name), "reference", context=64) as fresh,
+    ):
+
+        def filled():
+            model.reset()
+            for part in ([1, 2, 3, 4], [5, 6], [7, 8]):
+                model.prefill(part)
+
+        filled()
+        with Interrupt() as run:
+            model.reset(keep)
+        assert run.lines > 5
+        for at in range(1, run.lines + 1):
+            filled()
+            with pytest.raises(KeyboardInterrupt), Interrupt(at):
+                model.reset(keep)
+            want = fresh.logits([*model.cached, 9])[-1]
+            assert families.nmse(model.prefill([9]), want) < 1e-8
+
+
 # ---- prompts
 
 

@@ -172,9 +172,21 @@ def _deepseek2(keys: Keys) -> Config:
     experts = plain.layers[0].experts
     if experts is not None:
         experts = replace(experts, normed=keys.flag("expert_weights_norm"))
+        if _is_glm_lite(keys, len(plain.layers)):
+            experts = replace(experts, gating="sigmoid")
     dense = keys.integer("leading_dense_block_count", 0, lowest=0)
     layers = tuple(Layer(rope, experts=experts if i >= dense else None) for i in range(len(plain.layers)))
     return replace(plain, layers=layers, latent=latent, attention_scale=scale)
+
+
+def _is_glm_lite(keys: Keys, layers: int) -> bool:
+    """GLM 4.7 Lite, whose files call it DeepSeek and may not say that its router has sigmoids.
+
+    Source: llama.cpp (build 11434) tells it so.
+    """
+    words = keys.metadata.get("tokenizer.ggml.tokens")
+    known = layers in {47, 48} and isinstance(words, Sequence) and len(words) == 154880
+    return known and not keys.integer("expert_gating_func", 0, lowest=0)
 
 
 def _windows(keys: Keys, layers: tuple[Layer, ...], window: int, local: Rope, *, period: int) -> tuple[Layer, ...]:

@@ -55,6 +55,7 @@ class Decoder:
     def __init__(self, graphs: Transformer, session: jf.Session, *, batch: int, pins: Mapping[str, str] | None) -> None:
         self._graphs, self._session, self._pins = graphs, session, pins
         self._rows = tuple(rows for rows in ROWS if rows <= batch)
+        self._logit_rows = tuple(rows for rows in LOGIT_ROWS if rows <= batch)
         self.plans: dict[tuple[int, Logits], jf.Plan] = {}
         self.ids: list[int] = []
         self._again: list[int] = []  # what follows in the text, and must be evaluated again: a state was gone back to
@@ -103,13 +104,13 @@ class Decoder:
             return
         text = [*self.ids, *self._again][:keep]
         at = self.checkpoints.latest(min(len(text), len(self.ids)))
+        self._torn = True  # until both, checkpoints and ids, say the same
         if at is None:
             at = 0
-            self._torn = True
             self._clear(self._graphs.recurrent_states)
-            self._torn = False
         self.checkpoints.forget(at)
         self.ids, self._again = text[:at], text[at:]
+        self._torn = False
 
     def mend(self) -> None:
         """After a call that ended early: the cache holds nothing."""
@@ -151,7 +152,7 @@ class Decoder:
     def evaluate(self, ids: list[int], logits: Logits) -> Iterator[Rows]:
         """Run the plans over `ids`; logits of the last row, or of all real rows, of each. "none": see `Transformer`."""
         at = 0
-        for rows in chunk_rows(len(ids), LOGIT_ROWS if logits == "all" else self._rows):
+        for rows in chunk_rows(len(ids), self._logit_rows if logits == "all" else self._rows):
             part = ids[at : at + rows]
             out = self._run(self.plan(rows, logits), rows, part)
             yield out if logits == "last" else out[rows - len(part) :]

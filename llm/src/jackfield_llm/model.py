@@ -62,7 +62,9 @@ def load(
         of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     rollback: for models with recurrent layers, how many of the newest tokens can be taken back (`reset`, `advance`)
-        without evaluating any again; each asks for one more copy of the layers' states. Others take back any number.
+        without evaluating any again; each asks for one more copy of the layers' states. The first Mamba and RWKV give
+        no states between the tokens of one call: they go back to the end of an earlier call, and keep as many more of
+        these. Models without such layers take back any number.
     policy, pins: as jackfield.Session and its compile take them. Weights are named as in the file, the cache of layer n
         is k0 and v0 with n for 0: {r"(blk\.[0-9]\..*|[kv][0-9])": "cpu:0:0"} puts the first ten layers on one device.
     Returns: a Model whose weights lie on the device. The plan for parts of a prompt is made as well; that for one token
