@@ -167,6 +167,17 @@ def test_gating(config):
         config("deepseek2", expert_gating_func=3)
 
 
+@pytest.mark.parametrize(
+    ("layers", "words", "gating"),
+    [(47, 154880, "sigmoid"), (48, 154880, "sigmoid"), (46, 154880, "softmax"), (47, 154879, "softmax")],
+)
+def test_glm_lite_has_sigmoids_without_saying_so(layers, words, gating, metadata):
+    found = metadata["deepseek2"] | {"deepseek2.block_count": layers, "tokenizer.ggml.tokens": ["x"] * words}
+    del found["deepseek2.expert_gating_func"]
+    assert read_config(found).layers[1].experts.gating == gating
+    assert read_config(found | {"deepseek2.expert_gating_func": 1}).layers[1].experts.gating == "softmax"
+
+
 def test_weights_of_experts(config):
     assert config("deepseek2").layers[1].experts.normed
     assert not config("deepseek2", expert_weights_norm=None).layers[1].experts.normed
