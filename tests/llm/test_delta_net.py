@@ -286,21 +286,6 @@ def test_padding_leaves_the_states_alone(tokens, device, family_path, absent):
             assert nmse(got, want) < 1e-10
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("rollback", [0, 5])
-def test_cache_and_states_go_back_together(name, rollback, family_path):
-    """Texts that are cut anywhere and go on otherwise give the logits of a text that starts afresh."""
-    rng = np.random.default_rng(len(name) + rollback)
-    with load(family_path(name), rollback=rollback) as ours, load(family_path(name)) as fresh:
-        text = []
-        for _ in range(12):
-            kept = max(0, len(text) - int(rng.integers(0, 9))) if len(text) < 50 else 3
-            text = text[:kept] + rng.integers(0, 320, int(rng.integers(1, 8))).tolist()
-            got, _ = ours.advance(text)
-            assert ours.cached == tuple(text)
-            assert nmse(got, fresh.logits(text)[-1]) < 1e-8
-
-
 def test_a_long_text(family_path):
     """Over several plans, where what was forgotten must be forgotten alike."""
     ids = np.random.default_rng(3).integers(0, 320, 150).tolist()

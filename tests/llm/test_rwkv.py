@@ -6,8 +6,6 @@ import families
 import numpy as np
 import pytest
 from families import Changed, golden, nmse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
@@ -193,33 +191,6 @@ def test_states_do_not_grow_with_the_context(name, width, head, context, family_
         for layer in range(2)
         for state, shape in {"shift": (width,), "mix_shift": (width,), "wkv": (width // head, head, head)}.items()
     }
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def tried(request, family_path):
-    with jackfield_llm.load(family_path(request.param), context=64) as ours:
-        yield request.param, ours
-
-
-@settings(max_examples=40)
-@given(steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6))
-def test_taking_tokens_back_is_as_if_they_had_not_been(tried, steps):
-    name, ours = tried
-    ids, _ = golden(name)
-    at_once = ALL.setdefault(name, ours.logits(ids))
-    ours.reset()
-    text = 0
-    for back, more in steps:
-        text = max(0, text - back)
-        ours.reset(keep=text)
-        more = min(more, len(ids) - text)  # noqa: PLW2901 - no more than there are
-        if more:
-            text += more
-            assert nmse(ours.prefill(ids[text - more : text]), at_once[text - 1]) < 1e-5
-            assert ours.cached == tuple(ids[:text])
-
-
-ALL: dict[str, np.ndarray] = {}
 
 
 @pytest.mark.parametrize("name", NAMES)

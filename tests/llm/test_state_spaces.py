@@ -6,8 +6,6 @@ import families
 import numpy as np
 import pytest
 from families import Changed, golden, nmse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
@@ -128,31 +126,6 @@ def newest(model, name):
     """The state after the last token."""
     slot = model._decoder.checkpoints.slot(len(model.cached))
     return model.session.states[name].read()[slot].copy()
-
-
-# ---- tokens taken back
-
-
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
-@pytest.mark.parametrize("rollback", [0, 3])
-@settings(max_examples=15)  # each loads two models
-@given(traces=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=6))
-def test_drafts_that_are_refused_leave_nothing_behind(rollback, name, traces, family_path):
-    """Random traces of tokens tried and tokens kept: the logits are those of a model that only read what was kept."""
-    ids, _ = golden(name)
-    with (
-        jackfield_llm.load(family_path(name), "reference", context=64, rollback=rollback) as tried,
-        load(family_path(name)) as plain,
-    ):
-        text = ids[:4]
-        tried.prefill(text)
-        for draft, kept in traces:
-            tokens = [(token + 7 * len(text)) % 300 for token in ids[:draft]]
-            tried.prefill(tokens)
-            text = [*text, *tokens[:kept]]
-            tried.reset(keep=len(text))
-            assert tried.cached == tuple(text)
-        assert nmse(tried.decode(ids[5]), plain.logits([*text, ids[5]])[-1]) < 1e-9
 
 
 # ---- refused
