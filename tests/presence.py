@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["absent", "is_required"]
+__all__ = ["absent", "is_required", "opens"]
 
 
 def is_required(what: str) -> bool:
@@ -20,3 +20,14 @@ def absent(what: str, reason: str) -> NoReturn:
     if is_required(what):
         pytest.fail(f"{what} is required: {reason}")
     pytest.skip(reason)
+
+
+def opens(device: str) -> str:
+    """The device, where a Session on it opens; else ends the test, which needs the plugin called like it."""
+    import jackfield as jf
+
+    try:
+        jf.Session(device).close()
+    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
+        absent(device.split(":", maxsplit=1)[0], f"no device {device} here: {e}")
+    return device

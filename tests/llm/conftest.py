@@ -6,6 +6,8 @@ import families
 import pytest
 
 import jackfield as jf
+from jackfield_llm import model
+from jackfield_llm.config import read_config
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +32,47 @@ def family_path(tmp_path_factory):
 def chat_path(tmp_path_factory):
     """A tiny model's file with a chat template."""
     return families.write("llama", tmp_path_factory.mktemp("chat") / "chat.gguf", template=families.TEMPLATE)
+
+
+@pytest.fixture
+def opened(family_path, monkeypatch):
+    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
+
+    def open_(name):
+        file = jf.gguf.open(family_path(name))
+        changed = families.Changed(dict(file.metadata), dict(file.tensors))
+        monkeypatch.setattr(model, "_opened", lambda _path: changed)
+        return changed
+
+    return open_
+
+
+class Metadata(dict):
+    """By the name of a tiny model, read when it is asked for."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __missing__(self, name):
+        self[name] = dict(jf.gguf.open(self.path(name)).metadata)
+        return self[name]
+
+
+@pytest.fixture(scope="session")
+def metadata(family_path):
+    """metadata[name]: of a tiny model's file; to be left as it is."""
+    return Metadata(family_path)
+
+
+@pytest.fixture
+def config(metadata):
+    """config(name, key=value, ...): what is read of changed metadata; dots in keys are written as __, None takes a key
+    away.
+    """
+
+    def read(name, **keys):
+        architecture = metadata[name]["general.architecture"]
+        found = metadata[name] | {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
+        return read_config({key: value for key, value in found.items() if value is not None})
+
+    return read

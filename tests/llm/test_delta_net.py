@@ -6,48 +6,19 @@ import math
 
 import families
 import numpy as np
+import presence
 import pytest
-from families import Changed, golden, nmse
+from families import golden, nmse
 from hypothesis import given
 from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
-from jackfield_llm import ModelError, model
+from jackfield_llm import ModelError
 from jackfield_llm.config import read_config
 from jackfield_llm.hyperparameters import Delta
 
 NAMES = ("qwen3next", "qwen3next_joined", "qwen35", "qwen35moe")
-
-
-@pytest.fixture(scope="module")
-def metadata(family_path):
-    return {name: dict(jf.gguf.open(family_path(name)).metadata) for name in NAMES}
-
-
-@pytest.fixture
-def config(metadata):
-    """config(name, key=value, ...): dots in keys are written as __; None takes a key away."""
-
-    def read(name, **keys):
-        architecture = metadata[name]["general.architecture"]
-        found = metadata[name] | {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
-        return read_config({key: value for key, value in found.items() if value is not None})
-
-    return read
-
-
-@pytest.fixture
-def opened(family_path, monkeypatch):
-    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
-
-    def open_(name):
-        file = jf.gguf.open(family_path(name))
-        changed = Changed(dict(file.metadata), dict(file.tensors))
-        monkeypatch.setattr(model, "_opened", lambda _path: changed)
-        return changed
-
-    return open_
 
 
 def load(path="x", device="reference", **options):
@@ -267,15 +238,12 @@ def states_of(ours, tokens):
 
 @pytest.mark.parametrize("device", ["reference", "cpu:0"])
 @pytest.mark.parametrize("tokens", [2, 3, 4, 7, 31])
-def test_padding_leaves_the_states_alone(tokens, device, family_path, absent):
+def test_padding_leaves_the_states_alone(tokens, device, family_path):
     """A plan of 4 or 32 rows with padding in front, and tokens one by one, end in the same states.
 
     Four tokens come before, so that there is something that could fade.
     """
-    try:
-        jf.Session(device).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(device.split(":")[0], f"no device {device} here: {e}")
+    presence.opens(device)
     ids, _ = golden("qwen3next")
     with load(family_path("qwen3next"), device) as at_once, load(family_path("qwen3next"), device) as one_by_one:
         at_once.prefill(ids[:4])

@@ -9,14 +9,15 @@ from itertools import pairwise
 
 import families
 import numpy as np
+import presence
 import pytest
-from families import Changed, nmse
+from families import nmse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
-from jackfield_llm import ContextOverflow, ModelError, TokenizerError, model
+from jackfield_llm import ContextOverflow, ModelError, TokenizerError
 from jackfield_llm.config import known_architectures, read_config
 from jackfield_llm.embedding import batches, pooled, row_counts, vectors
 
@@ -32,8 +33,8 @@ CLS, SEP = 2, 3
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    """path(name): the tiny model's file, written once."""
+def family_path(tmp_path_factory):
+    """family_path(name): the tiny model's file, written once."""
     folder = tmp_path_factory.mktemp("embedders")
 
     def written(name):
@@ -46,40 +47,23 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture
-def device(request, absent):
-    try:
-        jf.Session(request.param).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(request.param.split(":")[0], f"no device {request.param} here: {e}")
-    return request.param
-
-
-@pytest.fixture
-def opened(path, monkeypatch):
-    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
-
-    def open_(name):
-        file = jf.gguf.open(path(name))
-        changed = Changed(dict(file.metadata), dict(file.tensors))
-        monkeypatch.setattr(model, "_opened", lambda _path: changed)
-        return changed
-
-    return open_
+def device(request):
+    return presence.opens(request.param)
 
 
 @pytest.fixture(scope="module")
-def metadata(path):
-    return {name: dict(jf.gguf.open(path(name)).metadata) for name in NAMES}
+def metadata(family_path):
+    return {name: dict(jf.gguf.open(family_path(name)).metadata) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
-def loaded(path):
+def loaded(family_path):
     """loaded(name): the model on the reference device, opened once."""
     found = {}
 
     def open_(name):
         if name not in found:
-            found[name] = load(path(name))
+            found[name] = load(family_path(name))
         return found[name]
 
     yield open_
@@ -101,10 +85,10 @@ def golden(name):
 
 @pytest.mark.parametrize("device", [*DEVICES, "sim"], indirect=True)
 @pytest.mark.parametrize("name", NAMES)
-def test_vectors_are_llama_cpp_s(name, device, path):
+def test_vectors_are_llama_cpp_s(name, device, family_path):
     """What llama.cpp itself rounds away (its distance from a float64 model) is all the distance there is."""
     theirs = golden(name)
-    with load(path(name), device) as ours:
+    with load(family_path(name), device) as ours:
         for pooling in POOLINGS:
             (found,) = ours.embed([theirs["ids"].tolist()], pooling=pooling, normalize=False)
             assert nmse(found, theirs[pooling]) <= min(BOUND, 3 * RECORDS[name]["float64_nmse"] + 1e-11), pooling
@@ -112,10 +96,10 @@ def test_vectors_are_llama_cpp_s(name, device, path):
 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("name", ENCODERS)
-def test_what_is_made_of_each_token_is_llama_cpp_s(name, device, path):
+def test_what_is_made_of_each_token_is_llama_cpp_s(name, device, family_path):
     """Nearer than any fault would leave it."""
     theirs = golden(name)
-    with load(path(name), device) as ours:
+    with load(family_path(name), device) as ours:
         ((_, rows),) = ours._encoder.rows([theirs["ids"].tolist()])
         distance = nmse(rows, theirs["tokens"])
     assert distance <= 2 * RECORDS[name]["float64_nmse"] + 1e-11
@@ -144,14 +128,14 @@ def test_vectors_have_the_length_one(name, loaded):
 
 @pytest.mark.parametrize("device", [*DEVICES, "sim+reference"], indirect=True)
 @pytest.mark.parametrize("name", ["bert", "bert_fused", "nomic_bert", "qwen3"])
-def test_texts_do_not_see_each_other(name, device, path):
+def test_texts_do_not_see_each_other(name, device, family_path):
     """However many there are and however long: each has the vector it has alone."""
     ids = golden(name)["ids"].tolist()
     texts = [
         ids[first : first + length]
         for first, length in zip(range(17), [1, 2, 5, 8, 9, 7, 40, 23, 24] * 2, strict=False)
     ]
-    with load(path(name), device, batch=128) as ours:
+    with load(family_path(name), device, batch=128) as ours:
         for pooling in POOLINGS:
             together = ours.embed(texts, pooling=pooling)
             alone = np.concatenate([ours.embed([text], pooling=pooling) for text in texts])
@@ -177,9 +161,9 @@ def test_any_texts_together_are_each_alone(lengths, seed, name, loaded):
 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_plan_has_a_copy_inserted(name, device, path):
+def test_no_plan_has_a_copy_inserted(name, device, family_path):
     ids = golden(name)["ids"].tolist()
-    with load(path(name), device) as ours:
+    with load(family_path(name), device) as ours:
         ours.embed([ids, ids[:3], ids[:4], ids[:1]])
         plans = ours._decoder.plans if ours._encoder is None else ours._encoder._plans
         assert len(plans) > 1
@@ -187,29 +171,29 @@ def test_no_plan_has_a_copy_inserted(name, device, path):
 
 
 @pytest.mark.parametrize("name", ["bert", "nomic_bert"])
-def test_the_whole_context_is_usable(name, path):
+def test_the_whole_context_is_usable(name, family_path):
     ids = (golden(name)["ids"].tolist() * 2)[:64]
-    with load(path(name)) as wide, load(path(name), context=50) as tight:
+    with load(family_path(name)) as wide, load(family_path(name), context=50) as tight:
         assert (wide.context, tight.context) == (64, 50)
         assert wide.embed([ids]).shape == (1, wide.config.width)
         assert np.allclose(wide.embed([ids[:50]]), tight.embed([ids[:50]]), atol=1e-6)
 
 
-def test_the_parts_of_a_long_text_are_one(path):
+def test_the_parts_of_a_long_text_are_one(family_path):
     """A decoder evaluates it in parts."""
     ids = golden("qwen3")["ids"].tolist() * 3
     found = []
     for batch in (1, 32, 128):
-        with load(path("qwen3"), batch=batch) as ours:
+        with load(family_path("qwen3"), batch=batch) as ours:
             found.append([ours.embed([ids], pooling=pooling) for pooling in POOLINGS])
     assert np.allclose(found[0], found[1], atol=1e-5)
     assert np.allclose(found[0], found[2], atol=1e-5)
 
 
-def test_a_decoder_answers_as_before(path):
+def test_a_decoder_answers_as_before(family_path):
     """And its cache says what it holds."""
     ids = golden("qwen3")["ids"].tolist()
-    with load(path("qwen3")) as ours:
+    with load(family_path("qwen3")) as ours:
         before = ours.logits(ids)
         ours.embed([ids[:7], ids[9:14]])
         assert ours.cached == tuple(ids[9:14])
@@ -219,10 +203,10 @@ def test_a_decoder_answers_as_before(path):
         assert ours.cached == tuple(ids)
 
 
-def test_a_decoder_s_vectors_are_what_its_logits_are_made_of(path):
+def test_a_decoder_s_vectors_are_what_its_logits_are_made_of(family_path):
     ids = golden("qwen3")["ids"].tolist()
-    table = jf.gguf.open(path("qwen3")).tensors["token_embd.weight"].numpy()
-    with load(path("qwen3")) as ours:
+    table = jf.gguf.open(family_path("qwen3")).tensors["token_embd.weight"].numpy()
+    with load(family_path("qwen3")) as ours:
         (vector,) = ours.embed([ids], normalize=False)
         assert nmse(table @ vector, ours.logits(ids)[-1]) <= 1e-10
 
@@ -352,10 +336,10 @@ def test_an_encoder_is_a_model(loaded):
     assert ours.detokenize(ours.tokenize("a sea")) == " a sea"
 
 
-def test_learned_positions_end(path, caplog):
+def test_learned_positions_end(family_path, caplog):
     with pytest.raises(ModelError, match=r"^context 65: must be at most 64, for which the file has positions"):
-        load(path("bert"), context=65)
-    with load(path("nomic_bert"), context=65) as ours:
+        load(family_path("bert"), context=65)
+    with load(family_path("nomic_bert"), context=65) as ours:
         assert ours.embed([[1] * 65]).shape == (1, 64)
     assert "a context of 65 is longer than the 64 tokens it was made for" in caplog.text
 

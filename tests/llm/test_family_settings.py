@@ -5,34 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from families import NAMES, Changed, golden, nmse
+from families import Changed, golden, nmse
 
 import jackfield as jf
 import jackfield_llm
 from jackfield_llm import ModelError
 from jackfield_llm.config import read_config
-
-
-@pytest.fixture(scope="module")
-def metadata(family_path):
-    return {name: dict(jf.gguf.open(family_path(name)).metadata) for name in NAMES}
-
-
-@pytest.fixture
-def config(metadata):
-    """config(name, key=value, ...): dots in keys are written as __; None takes a key away."""
-
-    def read(name, **keys):
-        found = dict(metadata[name])
-        for key, value in keys.items():
-            full = f"{found['general.architecture']}.{key.replace('__', '.')}"
-            found[full] = value
-            if value is None:
-                del found[full]
-        return read_config(found)
-
-    return read
-
 
 # ---- rotation
 

@@ -8,14 +8,15 @@ import re
 
 import families
 import numpy as np
+import presence
 import pytest
-from families import NAMES, RECORDS, Changed, golden, nmse
+from families import NAMES, RECORDS, golden, nmse
 from hypothesis import given
 from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
-from jackfield_llm import ModelError, model
+from jackfield_llm import ModelError
 from jackfield_llm.config import known_architectures, read_config
 
 BOUND = 1e-3  # the project's, for any device
@@ -27,25 +28,8 @@ def load(path, device="reference", **options):
 
 
 @pytest.fixture
-def device(request, absent):
-    try:
-        jf.Session(request.param).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(request.param.split(":")[0], f"no device {request.param} here: {e}")
-    return request.param
-
-
-@pytest.fixture
-def opened(family_path, monkeypatch):
-    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
-
-    def open_(name):
-        file = jf.gguf.open(family_path(name))
-        changed = Changed(dict(file.metadata), dict(file.tensors))
-        monkeypatch.setattr(model, "_opened", lambda _path: changed)
-        return changed
-
-    return open_
+def device(request):
+    return presence.opens(request.param)
 
 
 # ---- right

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import presence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,12 +151,8 @@ def recomputed(layer: Layer, text: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(params=["reference", "cpu:0"])
-def device(request, absent):
-    try:
-        jf.Session(request.param).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(request.param.split(":")[0], f"no device {request.param} here: {e}")
-    return request.param
+def device(request):
+    return presence.opens(request.param)
 
 
 @pytest.mark.parametrize("snapshots", [True, False], ids=["snapshots", "end-state"])

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import families
 import numpy as np
+import presence
 import pytest
-from families import Changed, golden, nmse
+from families import golden, nmse
 
 import jackfield as jf
 import jackfield_llm
-from jackfield_llm import ModelError, model
+from jackfield_llm import ModelError
 from jackfield_llm.quantized_file import quantize
 
 NAMES = ("rwkv6", "rwkv6_split", "rwkv7", "rwkv7_f16", "rwkv6qwen2", "rwkv6qwen2_f16", "arwkv7", "arwkv7_f16")
-
-
-@pytest.fixture
-def opened(family_path, monkeypatch):
-    """opened(name): metadata and tensors of a file as dicts; load() takes what the test left in them."""
-
-    def open_(name):
-        file = jf.gguf.open(family_path(name))
-        changed = Changed(dict(file.metadata), dict(file.tensors))
-        monkeypatch.setattr(model, "_opened", lambda _path: changed)
-        return changed
-
-    return open_
 
 
 def load(path="x", device="reference", **options):
@@ -208,12 +196,9 @@ def test_padding_leaves_states_alone_whatever_it_is(name, opened):
 
 
 @pytest.mark.parametrize("device", ["reference", "cpu:0"])
-def test_a_decay_beyond_all_numbers_forgets_what_is_read_and_not_what_is_kept(device, opened, absent):
+def test_a_decay_beyond_all_numbers_forgets_what_is_read_and_not_what_is_kept(device, opened):
     """The power of e that it is made of is infinite, also for padding."""
-    try:
-        jf.Session(device).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(device.split(":")[0], f"no device {device} here: {e}")
+    presence.opens(device)
     file = opened("rwkv6")
     for layer in range(2):
         name = f"blk.{layer}.time_mix_decay.weight"

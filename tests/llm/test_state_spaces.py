@@ -5,44 +5,20 @@ from __future__ import annotations
 import families
 import numpy as np
 import pytest
-from families import Changed, golden, nmse
+from families import golden, nmse
 
 import jackfield as jf
 import jackfield_llm
 from jackfield_llm import ModelError
-from jackfield_llm.config import read_config
 
 NAMES = ("mamba", "falcon_mamba", "mamba2", "mamba2_one_group")
 COUNTS = ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count")
 
 
 @pytest.fixture
-def opened(family_path, monkeypatch):
-    """opened(name): metadata and tensors of a file as dicts; load("x") takes what the test left in them."""
-
-    def open_(name):
-        file = jf.gguf.open(family_path(name))
-        changed = Changed(dict(file.metadata), dict(file.tensors))
-        monkeypatch.setattr(jackfield_llm.model, "_opened", lambda _path: changed)
-        return changed
-
-    return open_
-
-
-@pytest.fixture
-def config(family_path):
+def config(config):
     """config(name, key=value, ...): keys under `ssm.`; None takes one away."""
-
-    def read(name, **keys):
-        found = dict(jf.gguf.open(family_path(name)).metadata)
-        for key, value in keys.items():
-            full = f"{found['general.architecture']}.ssm.{key}"
-            found[full] = value
-            if value is None:
-                del found[full]
-        return read_config(found)
-
-    return read
+    return lambda name, **keys: config(name, **{f"ssm__{key}": value for key, value in keys.items()})
 
 
 def load(path, device="reference"):

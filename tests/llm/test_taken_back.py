@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import families
 import numpy as np
+import presence
 import pytest
 from families import nmse
 
@@ -129,12 +130,8 @@ class Trace:
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[1]}-{case[0]}")
-def case(request, absent):
-    device = request.param[0]
-    try:
-        jf.Session(device).close()
-    except (jf.errors.DeviceNameError, jf.errors.BackendError) as e:
-        absent(device.split(":")[0], f"no device {device} here: {e}")
+def case(request):
+    presence.opens(request.param[0])
     return request.param
 
 
