@@ -20,8 +20,6 @@ from jackfield_llm.metadata import Keys
 
 __all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
 
-_MOST_LAYERS = 1024  # the largest models known have 126
-
 
 def read_config(metadata: Mapping[str, Any]) -> Config:
     """The hyperparameters of a model file. Raises ModelError, by name, for an architecture or a variant we lack."""
@@ -239,7 +237,7 @@ def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
         inner=inner,
         context=keys.integer("context_length"),
         eps=keys.number("attention.layer_norm_rms_epsilon"),
-        layers=(layer,) * keys.integer("block_count", highest=_MOST_LAYERS),
+        layers=(layer,) * keys.layers(),
         attention_scale=1.0 / math.sqrt(head_size),
     )
 

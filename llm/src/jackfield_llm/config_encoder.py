@@ -13,7 +13,6 @@ from jackfield_llm.metadata import Keys
 
 __all__ = ["check_causal", "read_bert", "read_nomic_bert", "read_pooling"]
 
-_MOST_LAYERS = 1024  # the largest encoders known have 48
 _POOLINGS = ("", "mean", "cls", "last", "rank")  # by number
 
 
@@ -61,7 +60,7 @@ def _encoder(keys: Keys, *, rotates: bool) -> Config:
         layers=(),
         attention_scale=1.0 / math.sqrt(width // heads),
         encoder=Encoder(
-            layers=keys.integer("block_count", highest=_MOST_LAYERS),
+            layers=keys.layers(),
             rope=read_rope(keys, "neox", width // heads) if rotates else None,
             types=Keys(keys.metadata, "tokenizer.ggml").integer("token_type_count", 1),
             gated=rotates,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jackfield_llm.hyperparameters import Config, Layer, QwenRwkv6, RecurrentKind, Rope, Rwkv6, Rwkv7
+from jackfield_llm.config_recurrent import without_attention
+from jackfield_llm.hyperparameters import Config, QwenRwkv6, RecurrentKind, Rwkv6, Rwkv7
 from jackfield_llm.metadata import Keys
 
 __all__ = ["read_arwkv7", "read_rwkv6", "read_rwkv6_qwen2", "read_rwkv7"]
-
-_MOST_LAYERS = 1024  # the largest models known have 64
 
 
 def read_rwkv6(keys: Keys) -> Config:
@@ -78,22 +77,9 @@ def _in_qwen(keys: Keys, mixer: QwenRwkv6 | Rwkv7) -> Config:
 
 
 def _model(keys: Keys, mixer: object, *, shifts: int, eps: float) -> Config:
-    """Layers of one kind, without attention: the head count of 0 that files give is not read."""
     keys.absent("expert_count", "layers of experts in this architecture are")
     stated = keys.integer("token_shift_count", 2)
     if stated != shifts:
         raise keys.wrong("token_shift_count", stated, f"{shifts}, as the layers of this architecture have it")
-    return Config(
-        architecture=keys.architecture,
-        width=keys.integer("embedding_length"),
-        heads=1,
-        kv_heads=1,
-        head_size=0,
-        value_size=0,
-        inner=keys.integer("feed_forward_length"),
-        context=keys.integer("context_length"),
-        eps=eps,
-        layers=(Layer(Rope("normal", 0, 10000.0), mixer=mixer),) * keys.integer("block_count", highest=_MOST_LAYERS),
-        attention_scale=1.0,
-        recurrent=RecurrentKind(taps=1, snapshots=False),
-    )
+    recurrent = RecurrentKind(taps=1, snapshots=False)
+    return without_attention(keys, mixer, inner=keys.integer("feed_forward_length"), eps=eps, recurrent=recurrent)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from jackfield_llm.hyperparameters import Config, Layer, Mamba, Mamba2, RecurrentKind, Rope
+from jackfield_llm.config_recurrent import without_attention
+from jackfield_llm.hyperparameters import Config, Mamba, Mamba2, RecurrentKind
 from jackfield_llm.metadata import Keys
 
 __all__ = ["read_mamba", "read_mamba2"]
-
-_MOST_LAYERS = 1024  # the largest models known have 64
 
 
 def read_mamba(keys: Keys) -> Config:
@@ -45,18 +44,6 @@ def _sizes(keys: Keys) -> tuple[int, int, int]:
 
 
 def _model(keys: Keys, mixer: Mamba | Mamba2, recurrent: RecurrentKind) -> Config:
-    """Layers of one kind, without attention and feed-forward: what files say of these is 0 and not read."""
-    return Config(
-        architecture=keys.architecture,
-        width=keys.integer("embedding_length"),
-        heads=1,
-        kv_heads=1,
-        head_size=0,
-        value_size=0,
-        inner=0,
-        context=keys.integer("context_length"),
-        eps=keys.number("attention.layer_norm_rms_epsilon"),
-        layers=(Layer(Rope("normal", 0, 10000.0), mixer=mixer),) * keys.integer("block_count", highest=_MOST_LAYERS),
-        attention_scale=1.0,
-        recurrent=recurrent,
-    )
+    """Layers without a feed-forward too: what files say of its width is 0 and not read."""
+    eps = keys.number("attention.layer_norm_rms_epsilon")
+    return without_attention(keys, mixer, inner=0, eps=eps, recurrent=recurrent)

@@ -14,7 +14,6 @@ import numpy as np
 
 import jackfield as jf
 from jackfield import ops
-from jackfield_llm.errors import ModelError
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
 from jackfield_llm.hyperparameters import Delta
 from jackfield_llm.recurrent import Recurrent
@@ -93,9 +92,7 @@ class DeltaNet:
     def _convolved(self, before: jf.Tensor, number: int, recurrent: Recurrent) -> jf.Tensor:
         """Heads of queries, keys and values, [1, rows, heads, size]."""
         sizes, name = self.sizes, f"blk.{number}.ssm_conv1d.weight"
-        taps = self.parts.weights.get(name, (sizes.channels, sizes.taps))
-        if taps.dtype != jf.f32:
-            raise ModelError(f"tensor {name} is {taps.dtype}: must be f32")
+        taps = self.parts.weights.exact(name, (sizes.channels, sizes.taps))
         joined = recurrent.shifted(f"conv{number}", before, sizes.taps - 1)
         channels = ops.reshape(ops.transpose(joined, axes=(1, 0)), shape=(1, sizes.channels, joined.shape[0]))
         mixed = ops.silu(ops.ssm_conv(channels, taps))

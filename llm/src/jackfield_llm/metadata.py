@@ -11,6 +11,7 @@ from jackfield_llm.errors import ModelError, shown
 __all__ = ["Keys"]
 
 _LARGEST = 2**31 - 1
+_MOST_LAYERS = 1024  # the largest models known have 126
 
 
 class Keys:
@@ -24,6 +25,10 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
             raise self.wrong(name, value, f"a whole number from {lowest} to {highest:,}")
         return value
+
+    def layers(self) -> int:
+        """How many the model has."""
+        return self.integer("block_count", highest=_MOST_LAYERS)
 
     def number(self, name: str, default: float | None = None, *, zero: bool = False) -> float:
         """A finite number above 0, or 0 where that has a meaning."""

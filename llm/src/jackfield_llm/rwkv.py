@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import jackfield as jf
 from jackfield import ops
-from jackfield_llm.errors import ModelError
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
 from jackfield_llm.hyperparameters import QwenRwkv6, Rwkv6, Rwkv7
 from jackfield_llm.recurrent import Recurrent
@@ -49,11 +48,8 @@ class _Mix:
         return self.parts.weights.get(f"{self.at}{name}.weight", (self.width,))
 
     def table(self, name: str, shape: tuple[int, ...]) -> jf.Tensor:
-        """Numbers that are used one by one. Raises: ModelError for ones that are rounded to a smaller type."""
-        found = self.parts.weights.get(f"{self.at}{name}.weight", shape)
-        if found.dtype != jf.f32:
-            raise ModelError(f"tensor {self.at}{name}.weight is {found.dtype}: must be f32")
-        return found
+        """Numbers that are used one by one."""
+        return self.parts.weights.exact(f"{self.at}{name}.weight", shape)
 
     def linear(self, x: jf.Tensor, name: str, outputs: int = 0) -> jf.Tensor:
         return self.parts.linear(x, self.at + name, outputs or self.width)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import jackfield as jf
 from jackfield import ops
-from jackfield_llm.errors import ModelError
 from jackfield_llm.graph_parts import Inputs, Parts, last_rows
 from jackfield_llm.hyperparameters import Mamba, Mamba2
 from jackfield_llm.recurrent import Recurrent
@@ -39,14 +38,14 @@ class MambaLayer:
             states.state(name, shape),
             ops.reshape(inside, shape=(1, rows, size.inner, 1)),
             ops.reshape(steps, shape=(1, rows, size.inner)),
-            _f32(self.parts, at + "a", (size.inner, size.state)),
+            self.parts.weights.exact(at + "a", (size.inner, size.state)),
             ops.reshape(taken, shape=(1, rows, 1, size.state)),
             ops.reshape(read, shape=(1, rows, 1, size.state)),
             states.source,
         )
         states.keep(name, ops.reshape(scanned[rows * size.inner :], shape=(1, *shape)))
         y = last_rows(ops.reshape(scanned[: rows * size.inner], shape=(rows, size.inner)), wanted)
-        skip = _f32(self.parts, at + "d", (size.inner,))
+        skip = self.parts.weights.exact(at + "d", (size.inner,))
         y = ops.add(y, ops.multiply(last_rows(inside, wanted), skip))
         y = ops.swiglu(last_rows(both[:, size.inner :], wanted), y)
         return self.parts.linear(y, at + "out", self.parts.config.width)
@@ -85,7 +84,7 @@ class Mamba2Layer:
             states.state(name, shape),
             by_head,
             ops.reshape(steps, shape=(1, rows, size.heads)),
-            _f32(self.parts, at + "a", (size.heads, 1)),
+            self.parts.weights.exact(at + "a", (size.heads, 1)),
             ops.reshape(inside[:, size.inner : size.inner + grouped], shape=by_group),
             ops.reshape(inside[:, size.inner + grouped :], shape=by_group),
             states.source,
@@ -93,7 +92,7 @@ class Mamba2Layer:
         )
         states.keep(name, ops.reshape(scanned[rows * size.inner :], shape=(states.snapshots, *shape)))
         y = ops.reshape(scanned[: rows * size.inner], shape=(1, rows, *shape[:2]))
-        skipped = ops.multiply(last_rows(by_head, wanted, axis=1), _f32(self.parts, at + "d", (size.heads, 1)))
+        skipped = ops.multiply(last_rows(by_head, wanted, axis=1), self.parts.weights.exact(at + "d", (size.heads, 1)))
         y = ops.reshape(ops.add(last_rows(y, wanted, axis=1), skipped), shape=(wanted, size.inner))
         gated = ops.swiglu(last_rows(every[:, : size.inner], wanted), y)
         return self.parts.linear(self._normed(gated, at), at + "out", self.parts.config.width)
@@ -102,13 +101,13 @@ class Mamba2Layer:
         """RMS norm of each group. x, result: [rows, inner]."""
         shape = (self.size.groups, self.size.inner // self.size.groups)
         normed = ops.rms_norm(ops.reshape(x, shape=(x.shape[0], *shape)), eps=self.parts.config.eps)
-        return ops.reshape(ops.multiply(normed, _f32(self.parts, at + "norm.weight", shape)), shape=x.shape)
+        return ops.reshape(ops.multiply(normed, self.parts.weights.exact(at + "norm.weight", shape)), shape=x.shape)
 
 
 def convolved(parts: Parts, states: Recurrent, number: int, x: jf.Tensor, taps: int) -> jf.Tensor:
     """Each channel convolved with its taps, the last for the token itself, and silu. x, result: [rows, channels]."""
     (rows, channels), at = x.shape, f"blk.{number}.ssm_conv1d."
-    weight, bias = _f32(parts, at + "weight", (channels, taps)), parts.weights.get(at + "bias", (channels,))
+    weight, bias = parts.weights.exact(at + "weight", (channels, taps)), parts.weights.get(at + "bias", (channels,))
     behind = ops.transpose(states.shifted(f"conv{number}", x, taps - 1), axes=(1, 0))
     y = ops.ssm_conv(ops.reshape(behind, shape=(1, channels, taps - 1 + rows)), weight)
     return ops.silu(ops.add(ops.reshape(y, shape=(rows, channels)), bias))
@@ -124,11 +123,3 @@ def idle(states: Recurrent, steps: jf.Tensor) -> jf.Tensor:
 def _states(i: Inputs) -> Recurrent:
     assert i.recurrent is not None  # config_state_space says that there are states
     return i.recurrent
-
-
-def _f32(parts: Parts, name: str, shape: tuple[int, ...]) -> jf.Tensor:
-    """A table that is used number by number. Raises: ModelError for one that is rounded to a smaller type."""
-    found = parts.weights.get(name, shape)
-    if found.dtype != jf.f32:
-        raise ModelError(f"tensor {name} is {found.dtype}: must be f32")
-    return found

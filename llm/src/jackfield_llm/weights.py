@@ -40,6 +40,13 @@ class Weights:
             raise ModelError(f"tensor {name} is {list(constant.shape)}, the hyperparameters say {list(shape)}")
         return constant
 
+    def exact(self, name: str, shape: Sequence[int]) -> jf.Tensor:
+        """The same, of numbers that are used one by one. Raises: ModelError too for a type that rounds them."""
+        found = self.get(name, shape)
+        if found.dtype != jf.f32:
+            raise ModelError(f"tensor {name} is {found.dtype}: must be f32")
+        return found
+
     def maybe(self, name: str, shape: Sequence[int]) -> jf.Tensor | None:
         """The same, or None when the file has no such tensor."""
         return self.get(name, shape) if name in self._file.tensors else None
