@@ -7,16 +7,13 @@ Sizes are those of small models that exist; their speed is that of real ones. A 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models import Drawn, bench_folder, write_random
-
-import jackfield as jf
+from models import Drawn, make, write_random
 
 EPSILON = 1e-5
 CONTEXT = 4096
@@ -185,17 +182,7 @@ def path_of(name: str, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", default=[])
-    parser.add_argument("--dir", type=Path, help="where the files are kept; default: the user's cache folder")
-    chosen = parser.parse_args(arguments)
-    try:
-        for name in chosen.names or MODELS:
-            print(path_of(name, chosen.dir or bench_folder()), flush=True)
-    except (KeyError, jf.Error, OSError) as error:
-        print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
-        return 1
-    return 0
+    return make(__doc__, MODELS, path_of, arguments)
 
 
 if __name__ == "__main__":

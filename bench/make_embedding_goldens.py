@@ -9,20 +9,17 @@ the float64 model, whole and with faults, to `embeddings.json`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from family_oracle import Array, Model
-from make_family_goldens import CLOSE, GOLDEN, nmse, read
+from make_family_goldens import CLOSE, GOLDEN, make, nmse, read, told
 from oracle_encoder import FAULTS, Encoder, pooled
-from peer import Peer, build
-from peer_sources import PeerError, digest, peer_dir
+from peer import Peer
+from peer_sources import PeerError
 
 from embedding_files import DECODERS, ENCODERS, POOLINGS, Floats, token_ids, write_any  # isort: skip # beside GOLDEN
 
@@ -63,36 +60,16 @@ def record(peer: Peer, name: str, folder: Path) -> dict[str, object]:
         for fault, names in FAULTS.items()
         if name in names
     }
-    print(f"{name}: float64 model {whole:.1e}, {apart}; " + ", ".join(f"{k} {v:.1e}" for k, v in faults.items()))
-    if not max(whole, *apart.values()) < CLOSE / 4 or not all(value > CLOSE * 4 for value in faults.values()):
-        raise PeerError(f"goldens: {name} tells nothing: a whole model must be close and a faulty one far")
+    if not max(apart.values()) < CLOSE / 4:
+        raise PeerError(f"goldens: {name} tells nothing: pooled vectors of a whole model must be close, not {apart}")
+    entry = told(name, model, f"{version} ({peer.package})", whole, faults)
     stored = GOLDEN / f"embeddings_{name}.npz"
     np.savez_compressed(stored, ids=np.array(ids, dtype=np.int32), tokens=tokens, **vectors)
-    return {
-        "sha256": digest(model),
-        "llama.cpp": f"{version} ({peer.package})",
-        "float64_nmse": float(f"{whole:.3g}"),
-        "fault_nmse": {fault: float(f"{value:.3g}") for fault, value in faults.items()},
-    }
+    return entry
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="models; all where none is named")
-    parser.add_argument("--dir", help="where the peer is built, as in peer.py")
-    chosen = parser.parse_args(arguments)
-    index = GOLDEN / "embeddings.json"
-    entries = json.loads(index.read_text()) if index.exists() else {}
-    try:
-        peer = build(peer_dir(chosen.dir), jobs=2)
-        with tempfile.TemporaryDirectory() as folder:
-            for name in chosen.names or NAMES:
-                entries[name] = record(peer, name, Path(folder))
-    except PeerError as error:
-        print(error, file=sys.stderr)
-        return 1
-    index.write_text(json.dumps({name: entries[name] for name in NAMES if name in entries}, indent=1) + "\n")
-    return 0
+    return make(__doc__, GOLDEN / "embeddings.json", NAMES, record, arguments)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -28,7 +28,7 @@ from peer_sources import PeerError, digest, peer_dir
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
 sys.path.insert(0, str(GOLDEN))
 
-from family_files import FAMILIES, VOCABULARY, Family, Floats, by_name, token_ids, write  # noqa: E402
+from family_files import FAMILIES, VOCABULARY, Floats, by_name, token_ids, write  # noqa: E402
 
 CLOSE = 1e-3
 """The bound of the tests: a right model is well below, a faulty one above."""
@@ -54,8 +54,9 @@ def read(model: Path) -> tuple[dict[str, object], dict[str, Array]]:
     return metadata, weights
 
 
-def record(peer: Peer, family: Family, folder: Path) -> dict[str, object]:
+def record(peer: Peer, name: str, folder: Path) -> dict[str, object]:
     """Write the variant's npz; its entry of families.json."""
+    family = by_name(name)
     model, ids = folder / f"{family.name}.gguf", token_ids(family)
     write(family, model)
     logits, version = llama_logits(peer, model, ids)
@@ -66,37 +67,53 @@ def record(peer: Peer, family: Family, folder: Path) -> dict[str, object]:
         for fault, names in FAULTS.items()
         if family.name in names
     }
-    print(f"{family.name}: float64 model {whole:.1e}; " + ", ".join(f"{k} {v:.1e}" for k, v in faults.items()))
-    if not whole < CLOSE / 4 or not all(value > CLOSE * 4 for value in faults.values()):
-        raise PeerError(f"goldens: {family.name} tells nothing: a whole model must be close and a faulty one far")
+    entry = told(family.name, model, f"{version} ({peer.package})", whole, faults)
     np.savez_compressed(GOLDEN / f"{family.name}.npz", ids=np.array(ids, dtype=np.int32), logits=logits)
+    return entry
+
+
+def told(name: str, model: Path, version: str, whole: float, faults: Mapping[str, float]) -> dict[str, object]:
+    """The entry of a recording. Raises PeerError where it would tell nothing."""
+    print(f"{name}: float64 model {whole:.1e}; " + ", ".join(f"{k} {v:.1e}" for k, v in faults.items()))
+    if not whole < CLOSE / 4 or not all(value > CLOSE * 4 for value in faults.values()):
+        raise PeerError(f"goldens: {name} tells nothing: a whole model must be close and a faulty one far")
     return {
         "sha256": digest(model),
-        "llama.cpp": f"{version} ({peer.package})",
+        "llama.cpp": version,
         "float64_nmse": float(f"{whole:.3g}"),
         "fault_nmse": {fault: float(f"{value:.3g}") for fault, value in faults.items()},
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="variants; all where none is named")
+def make(
+    doc: str | None,
+    index: Path,
+    known: Sequence[str],
+    record: Callable[[Peer, str, Path], dict[str, object]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """The command: record what is named, or all that is known, and keep the index in the order of what is known."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all where none is named")
     parser.add_argument("--dir", help="where the peer is built, as in peer.py")
     chosen = parser.parse_args(arguments)
-    index = GOLDEN / "families.json"
+    if unknown := sorted(set(chosen.names) - set(known)):
+        parser.error(f"no model {unknown[0]!r}; known: {', '.join(known)}")
     entries = json.loads(index.read_text()) if index.exists() else {}
-    families = [by_name(name) for name in chosen.names] or list(FAMILIES)
     try:
         peer = build(peer_dir(chosen.dir), jobs=2)
         with tempfile.TemporaryDirectory() as folder:
-            for family in families:
-                entries[family.name] = record(peer, family, Path(folder))
+            for name in chosen.names or known:
+                entries[name] = record(peer, name, Path(folder))
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
-    ordered = {family.name: entries[family.name] for family in FAMILIES if family.name in entries}
-    index.write_text(json.dumps(ordered, indent=1) + "\n")
+    index.write_text(json.dumps({name: entries[name] for name in known if name in entries}, indent=1) + "\n")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return make(__doc__, GOLDEN / "families.json", [family.name for family in FAMILIES], record, arguments)
 
 
 if __name__ == "__main__":

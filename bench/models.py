@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -222,16 +222,23 @@ def bench_folder() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return make(__doc__, NAMES, path_of, arguments)
+
+
+def make(
+    doc: str | None, known: Iterable[str], path_of: Callable[[str, Path], Path], arguments: Sequence[str] | None
+) -> int:
+    """The command: make the files that are named, or all that are known, and print their paths."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", default=[])
     parser.add_argument("--list", action="store_true", help="print the names alone")
     parser.add_argument("--dir", type=Path, help="where the files are kept; default: the user's cache folder")
     chosen = parser.parse_args(arguments)
     if chosen.list:
-        print("\n".join(NAMES))
+        print("\n".join(known))
         return 0
     try:
-        for name in chosen.names or NAMES:
+        for name in chosen.names or known:
             print(path_of(name, chosen.dir or bench_folder()), flush=True)
     except (KeyError, jf.Error, OSError) as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)

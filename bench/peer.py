@@ -195,9 +195,10 @@ def has_ninja() -> bool:
 
 
 def small_program(source: Path, out: Path, recipe: Recipe, program: Path, folder: Path) -> Path:
-    """A program of one file on the peer's static libraries, built again where its source is newer."""
+    """A program of ours on the peer's static libraries, built again where its source or a header is newer."""
     path = out / "bin" / program.stem.replace("_", "-")
-    newest = max(program.stat().st_mtime, (out / "bin" / "llama-bench").stat().st_mtime)
+    ours = (program, *BENCH.glob("*.h"))
+    newest = max(one.stat().st_mtime for one in (*ours, out / "bin" / "llama-bench"))
     if not path.exists() or path.stat().st_mtime < newest:
         run([*link_command(source, out, recipe, program), "-o", path], folder)
     return path
