@@ -1,6 +1,8 @@
 """Memory-bound kernels of the CPU device at 16 MiB, as a share of the rate at which memory is copied in the same run.
 
-    uv run python bench/memory_ops.py [--threads 1,2] [--mib 16] [--level avx2] [--json FILE]
+    uv run python bench/memory_ops.py [KERNEL ...] [--threads 1,2] [--mib 16] [--level avx2] [--json FILE]
+
+KERNEL is a name as the table has it; all where none is given.
 
 A copy reads each byte and writes it; so a kernel that reads R and writes W bytes would take as long as a copy of
 (R + W) / 2. The copy is numpy's, and at every number of threads also `memcpy` in C (roofline.py); a kernel is compared
@@ -125,7 +127,7 @@ def copying(nbytes: int) -> Call:
 def measured(device: CpuDevice, chosen: argparse.Namespace, tool: Path | str) -> list[dict[str, Any]]:
     """A row a kernel, for the threads of the device."""
     nbytes = chosen.mib << 20
-    found = kernels_kept(nbytes)
+    found = [kernel for kernel in kernels_kept(nbytes) if not chosen.kernels or kernel.name in chosen.kernels]
     calls = {kernel.name: program(device, kernel.op, kernel.arrays, **kernel.attrs) for kernel in found}
     copy, clock, rates = copying(nbytes), clock_for(device.threads), []
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -177,13 +179,18 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL")
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--mib", type=int, default=16, help="size of a tensor")
     parser.add_argument("--level", default="", help="instruction set; the best where none is named")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--dir", help="where the roofline is built, as in peer.py")
     parser.add_argument("--roofline", metavar="PROGRAM", help="a roofline that is built already")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    known = [kernel.name for kernel in kernels_kept(1 << 20)] if chosen.kernels else []
+    if unknown := sorted(set(chosen.kernels) - set(known)):
+        parser.error(f"no kernel {unknown[0]!r}; known: {'; '.join(known)}")
+    return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

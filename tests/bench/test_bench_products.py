@@ -118,10 +118,14 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
         absent("cpu", "the plugin jackfield-cpu is not installed")
     out = tmp_path / "k.json"
     tool = program(tmp_path / "x", "roofline")
-    done = run("memory_ops.py", "--threads", "1", "--mib", "1", "--roofline", tool, "--json", str(out))
+    asked = ["add", "rms_norm", "rope, normal", "contiguous of columns f4", "cast to f16"]
+    done = run("memory_ops.py", *asked, "--threads", "1", "--mib", "1", "--roofline", tool, "--json", str(out))
     assert done.returncode == 0, done.stderr
     found = {row["kernel"]: row for row in json.loads(out.read_text())["kernels"]}
-    assert {"add", "rms_norm", "rope, normal", "contiguous of columns f4", "cast to f16"} <= set(found)
+    assert set(found) == set(asked)
+    wrong = run("memory_ops.py", "ad", "--roofline", tool)
+    assert wrong.returncode == 2
+    assert "no kernel 'ad'; known: add" in wrong.stderr
     add = found["add"]
     assert add["bytes_per_s"] == pytest.approx(1.5 * (1 << 20) / add["seconds"])
     assert add["share_of_copy"] == pytest.approx(add["bytes_per_s"] / add["copy_bytes_per_s"])
