@@ -16,7 +16,7 @@ import jackfield as jf
 from jackfield import upload
 from jackfield.backend import Packing, Target
 from jackfield.dtypes import DTYPES
-from jackfield.errors import DeviceError, GraphError
+from jackfield.errors import DeviceError, GraphError, OutOfMemory
 from jackfield.packing import Constant
 from jackfield.upload import Held, fill
 
@@ -360,6 +360,18 @@ def test_what_a_device_raises_in_a_thread_is_contained_and_ends_the_rest():
         list(fill(device, places))
     assert sum("data" in c.value.tensor.source.asked for c, _ in places) <= 4  # one a thread
     assert not [t for t in threading.enumerate() if t.name.startswith("jackfield-crew")]
+
+
+def test_no_memory_for_a_packed_form_is_told_as_that(monkeypatch):
+    def refused(*_a, **_k):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(upload.mmap, "mmap", refused)
+    device = Host(inside=False)
+    raw = np.zeros(1 << 12, np.uint8)
+    _, places = placed(device, [constant(raw, packing=turned(raw.nbytes))])
+    with pytest.raises(OutOfMemory, match="packing: no 4096 bytes of host memory"):
+        list(fill(device, places))
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q6_K", "mxfp4", "iq1_m"])

@@ -20,7 +20,7 @@ import numpy as np
 from .backend import Buffer, Device, Packing
 from .containment import contained
 from .crew import Crew
-from .errors import DeviceError, GraphError
+from .errors import DeviceError, GraphError, OutOfMemory
 from .graph import Source, Tensor, source_bytes
 from .packing import Constant
 from .spec import Spec
@@ -294,12 +294,18 @@ class _Rooms(local):
     room: mmap.mmap | None = None
 
     def of(self, nbytes: int) -> memoryview:
-        """The last one again, unless it is too small, or large enough to matter and twice what is needed."""
+        """The last one again, unless it is too small, or large enough to matter and twice what is needed.
+
+        Raises: OutOfMemory.
+        """
         held = 0 if self.room is None else len(self.room)
         if held < nbytes or held > max(2 * nbytes, _SMALL_ROOM):
             self.room = None  # first give back, then take
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-            self.room = mmap.mmap(-1, nbytes, **private)
+            try:
+                self.room = mmap.mmap(-1, nbytes, **private)
+            except OSError as e:  # not a device's: contained would call it one
+                raise OutOfMemory(f"packing: no {nbytes} bytes of host memory for a constant on its way") from e
         return memoryview(b"" if self.room is None else self.room)[:nbytes]
 
 

@@ -112,12 +112,8 @@ def write(encoder: Encoder, path: Path) -> None:
     for name, values in tensors(encoder).items():
         stem = name.split(".")[-2]
         kind = encoder.types.get(stem, Type.F32) if values.ndim > 1 else Type.F32
-        data = values if kind == Type.F32 else gguf.quants.quantize(values, kind)
-        writer.add_tensor(name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        family_files.add_tensor(writer, name, values, kind)
+    family_files.finish(writer)
 
 
 def add_metadata(writer: gguf.GGUFWriter, encoder: Encoder) -> None:

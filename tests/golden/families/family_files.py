@@ -158,9 +158,18 @@ def write(family: Family, path: Path) -> None:
     (add_rwkv_metadata if family.rwkv else add_metadata)(writer, family)
     TOKENIZERS[family.tokenizer](writer)
     for name, values in (rwkv_tensors if family.rwkv else tensors)(family).items():
-        kind = type_of(family, name, values)
-        data = values if kind == Type.F32 else gguf.quants.quantize(values, kind)
-        writer.add_tensor(name, data, raw_dtype=kind)
+        add_tensor(writer, name, values, type_of(family, name, values))
+    finish(writer)
+
+
+def add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats, kind: Type) -> None:
+    """float32 values, stored as the kind says."""
+    data = values if kind == Type.F32 else gguf.quants.quantize(values, kind)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
