@@ -35,32 +35,36 @@ def oracle(
     """Query by query, from the words of the op's declaration. Reads kept columns alone."""
     S, H, T, _ = q.shape
     N = k.shape[2] if kv_rows is None else kv_rows.shape[1]
+    q, k, v = (a.astype(np.float64) for a in (q, k, v))
     y = np.zeros((S, T, H, v.shape[3]))
     for s, h, t in itertools.product(range(S), range(H), range(T)):
         length = N if kv_len is None else int(kv_len[s])
-        if not 0 <= length <= N:
+        kept = kept_columns(length, N, length - T + t, causal=causal, window=window)
+        rows = kept if kv_rows is None else kv_rows[s, kept]
+        kept, rows = kept[rows >= 0], rows[rows >= 0]
+        entries = 0.0
+        if mask is not None:
+            entries = mask[s % mask.shape[0], h % mask.shape[1], t, kept].astype(np.float64)
+            kept, rows, entries = (a[entries != -INF] for a in (kept, rows, entries))
+        if not kept.size:
             continue
         g, stream = h // (H // k.shape[1]), 0 if kv_rows is not None else s
-        position = length - T + t
-        entries = None if mask is None else mask[s % mask.shape[0], h % mask.shape[1], t].astype(np.float64)
-        z, values = [], []
-        for i in range(length):
-            row = i if kv_rows is None else int(kv_rows[s, i])
-            if row < 0 or (causal and i > position) or (window and i <= position - window):
-                continue
-            if entries is not None and entries[i] == -INF:
-                continue
-            logit = scale * (k[stream, g, row].astype(np.float64) @ q[s, h, t].astype(np.float64))
-            if logit_softcap:
-                logit = logit_softcap * np.tanh(logit / logit_softcap)
-            z.append(logit + (0 if entries is None else slope(h, H, max_bias) * entries[i]))
-            values.append(v[stream, g, row].astype(np.float64))
-        if not z:
-            continue
-        every = np.array(z if sinks is None else [*z, float(sinks[h])])
+        z = scale * (k[stream, g, rows] @ q[s, h, t])
+        if logit_softcap:
+            z = logit_softcap * np.tanh(z / logit_softcap)
+        z = z + slope(h, H, max_bias) * entries
+        every = z if sinks is None else np.append(z, float(sinks[h]))
         weights = np.exp(every - every.max())
-        y[s, t, h] = weights[: len(values)] @ np.array(values) / weights.sum()
+        y[s, t, h] = weights[: kept.size] @ v[stream, g, rows] / weights.sum()
     return y
+
+
+def kept_columns(length, N, position, *, causal, window):
+    """Of N columns those a query at this position may see, before lists and masks; none where the length is bad."""
+    if not 0 <= length <= N:
+        return np.arange(0)
+    first = max(0, position - window + 1) if window else 0
+    return np.arange(first, max(first, min(length, position + 1) if causal else length))
 
 
 def nmse(got, want):

@@ -9,24 +9,29 @@ from dataclasses import replace
 import numpy as np
 from one_step import BACKEND, GUARD, Tensor, content, device, guarded
 
-from jackfield.backend import DeviceError, Group, PlacedStep, Spec, Step
+from jackfield.backend import DeviceError, Group, Place, PlacedStep, Spec, Step
 from jackfield.dtypes import DType, of_numpy, u8
 from jackfield.op import Op
+
+
+def whole(array: np.ndarray) -> np.ndarray:
+    """The array that this is a view of, or itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def tensor_of(array: np.ndarray, block: DType | None = None) -> Tensor:
     """An array, or a view with the array it is cut from; of a block dtype, raw bytes (..., blocks, bytes of one)."""
     if array.base is None:
         array = np.ascontiguousarray(array)
-    base = array
-    while isinstance(base.base, np.ndarray):
-        base = base.base
+    base = whole(array)
     at = array.__array_interface__["data"][0] - base.__array_interface__["data"][0] if array.size else 0
     if block is None:
         spec = Spec(of_numpy(array.dtype), array.shape, array.strides)
     else:
         spec = Spec(block, (*array.shape[:-2], array.shape[-2] * block.block), array.strides[:-1])
-    return Tensor(spec, np.ascontiguousarray(base).reshape(-1).view(np.uint8), at)
+    return Tensor(spec, base.ravel(order="K").view(np.uint8), at)
 
 
 class BoundStep:
@@ -39,7 +44,7 @@ class BoundStep:
         self.device = device(level, threads)
         given = {n: tensor_of(arrays[n], (blocks or {}).get(n)) for n in op.operands if arrays.get(n) is not None}
         self.names, self.nbytes = list(op.operands), {n: t.raw.nbytes for n, t in given.items()}
-        self.places = tuple(guarded(self.device, given[n]) if n in given else None for n in op.operands)
+        self.places = self._placed(op, arrays, given)
         specs = tuple(p.spec if p else None for p in self.places)
         result = op.infer(specs, attrs or {})
         result = replace(result, strides=specs[0].strides if op.updates else strides)
@@ -52,6 +57,17 @@ class BoundStep:
         self.need = self.device.scratch([step])
         self.scratch = guarded(self.device, Tensor(Spec(u8, (self.need,)), np.full(self.need, 0xFF, np.uint8)))
         self.program = self.device.compile([Group((PlacedStep(step, self.places, self.out),))], self.scratch)
+
+    def _placed(self, op, arrays, given):
+        """Views of one array lie in one allocation; but what an op updates is its own."""
+        places, shared = {}, {}
+        for name, tensor in given.items():
+            owner = whole(arrays[name])
+            base = name if op.updates or not owner.flags.c_contiguous else id(owner)
+            if base not in shared:
+                shared[base] = guarded(self.device, tensor)
+            places[name] = Place(shared[base].buffer, GUARD + tensor.offset, tensor.spec)
+        return tuple(places.get(name) for name in op.operands)
 
     def write(self, name, array):
         place = self.places[self.names.index(name)]

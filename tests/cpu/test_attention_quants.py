@@ -4,64 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_oracle import add_optional, drawn, nmse, oracle
-from bound_step import BoundStep
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from attention_caches import bound, decoded, quantised, run
+from attention_oracle import drawn, nmse, oracle
 from one_step import LEVELS
 
-from jackfield import ops
-from jackfield.dtypes import q8_0
 from jackfield.errors import BadIndex
 
 pytestmark = pytest.mark.parametrize("level", LEVELS)
 INF, NAN = np.inf, np.nan
 EXACT = 1e-8  # the kernels decode: what is left is the rounding of f32
-BLOCK = 34
-
-
-def coded(rows):
-    """f32 (S, heads, N, size) of a cache kept by token, as blocks u8 (S, heads, N, size / 32, 34) kept alike."""
-    by_token = np.ascontiguousarray(rows.transpose(0, 2, 1, 3), np.float32)
-    raw = q8_0.encode(by_token).reshape(*by_token.shape[:-1], -1, BLOCK)
-    return raw.transpose(0, 2, 1, 3, 4)
-
-
-def decoded(blocks):
-    return q8_0.decode(np.ascontiguousarray(blocks).reshape(*blocks.shape[:-2], -1))
-
-
-def quantised(arrays, names="kv"):
-    """The same operands with these coded, and their plain values for the oracle."""
-    blocks = arrays | {name: coded(arrays[name]) for name in names}
-    return blocks, arrays | {name: decoded(blocks[name]) for name in names}
-
-
-def bound(arrays, level, threads=1, strides=(), **attrs):
-    blocks = {name: q8_0 for name in "kv" if arrays[name].ndim == 5}
-    return BoundStep(ops.attention, arrays, level, threads, attrs=attrs, strides=strides, blocks=blocks)
-
-
-def run(arrays, level, threads=1, strides=(), **attrs):
-    step = bound(arrays, level, threads, strides, **attrs)
-    fault = step.run()
-    assert fault is None, fault
-    return step.result()
-
-
-@settings(max_examples=50)
-@given(st.data())
-def test_all_of_it_together(level, data):
-    pick = lambda *options: data.draw(st.sampled_from(options))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    S, heads, share = pick(1, 2), pick(1, 2, 3), pick(1, 2, 3, 5)
-    T, N, H = pick(1, 2, 4, 7, 33), pick(1, 5, 31, 65, 130, 300), heads * share
-    arrays = drawn(rng, S, H, heads, T, N, pick(32, 64, 96, 128), pick(32, 64, 160), np.float32)
-    attrs = {"scale": 0.15, "causal": pick(False, True), "window": pick(0, 0, 1, 3, 40)}
-    attrs["logit_softcap"] = pick(0.0, 0.0, 2.5)
-    attrs |= add_optional(arrays, pick, rng, (S, H, T, N))
-    blocks, plain = quantised(arrays, pick("kv", "kv", "k", "v"))
-    assert nmse(run(blocks, level, pick(1, 3), **attrs), oracle(**plain, **attrs)) <= EXACT
 
 
 @pytest.mark.parametrize("T", [1, 13])
