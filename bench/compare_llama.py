@@ -73,6 +73,8 @@ class Run:
     sizes: Sizes
     threads: tuple[int, ...]
     quick: bool
+    least: float | None = None
+    """A goal for every prompt and generation, times the better peer; None: those of targets.py."""
 
     @property
     def native(self) -> dict[str, bool]:
@@ -201,7 +203,7 @@ def compare(run: Run, name: str) -> dict[str, Any]:
     rooflines: list[roofline.Roofline] = []
     raw = speeds(run, name, model, rooflines, failures)
     peaks = roofline.medians(rooflines)
-    rows = [judged(row, facts, found, run.native, peaks, targets=run.whole) for row in raw]
+    rows = [judged(row, facts, found, run.native, peaks, targets=run.whole, least=run.least) for row in raw]
     print_rows(rows)
     times = first_tokens(run, model, failures)
     goals = first_goals(name, times, run.void) if run.whole and max(run.threads) == FIRST_THREADS else {}
@@ -271,6 +273,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--depths", nargs="+", type=numbers, metavar="N", help="tokens before a generation; default 0 512 2048"
     )
     parser.add_argument("--generate", type=int, metavar="TOKENS", help="how many are generated; default 128")
+    parser.add_argument(
+        "--goal", type=float, metavar="RATIO", help="to the better right peer, in place of targets.py; not with --quick"
+    )
     parser.add_argument("--device", default="cpu", help="our device")
     parser.add_argument("--peer-only", action="store_true", help="measure the peers alone")
     parser.add_argument("--quick", action="store_true", help="everything with tiny counts; figures mean nothing")
@@ -304,13 +309,15 @@ def prepared(chosen: argparse.Namespace) -> Run:
             f"{peer.version} ({peer.package}), {peer.compiler}"
             + ("" if peer.native else "; NOT built for this CPU: remove its build folder")
         )
-    return Run((*sides_of(peers), *ours), program, sizes, chosen.threads, chosen.quick)
+    least = None if chosen.quick else chosen.goal
+    return Run((*sides_of(peers), *ours), program, sizes, chosen.threads, chosen.quick, least)
 
 
 def header(run: Run) -> dict[str, Any]:
     peers = {side.peer.name: side.peer.origin for side in run.sides if isinstance(side, Side)}
     command = shown([Path(sys.argv[0]).name, *sys.argv[1:]])
     found = {"machine": origin(), "command": command, "quick": run.quick, "void": run.void, "sizes": vars(run.sizes)}
+    found |= {} if run.least is None else {"goal": run.least}
     return found | {"peers": list(peers.values())}
 
 

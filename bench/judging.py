@@ -14,7 +14,7 @@ from typing import Any
 from machine import is_reference
 from roofline import Roofline, read_rate
 from sides import Task
-from targets import TARGETS, too_slow, verdict
+from targets import TARGETS, reached, too_slow, verdict
 
 OURS = "jackfield"
 FURTHEST_MEAN = 0.1
@@ -106,14 +106,20 @@ def slow_peers(row: Row, void: Mapping[str, str]) -> dict[str, str]:
 
 
 def goal_of(
-    row: Row, ratios: Mapping[str, float], part: float, wrong: Mapping[str, str], unfit: Mapping[str, str]
+    row: Row,
+    ratios: Mapping[str, float],
+    part: float,
+    wrong: Mapping[str, str],
+    unfit: Mapping[str, str],
+    least: float | None,
 ) -> str:
-    """`met`, `missed` or `void`, and why."""
+    """`met`, `missed` or `void`, and why. least: a goal in place of the table's."""
     if unfit:
         return "void: " + "; ".join(dict.fromkeys(f"{side}: {why}" for side, why in unfit.items()))
     if OURS in wrong:
         return f"missed (our {wrong[OURS]})"
-    return verdict(row.model, row.task.kind, ratios, part) or "void: no peer that counts has a figure"
+    told = verdict(row.model, row.task.kind, ratios, part) if least is None else reached(least, ratios)
+    return told or "void: no peer that counts has a figure"
 
 
 def judged(
@@ -124,8 +130,10 @@ def judged(
     roofline: Roofline,
     *,
     targets: bool,
+    least: float | None = None,
 ) -> dict[str, Any]:
-    """A row of the result. `targets`: whether the run is one that the table of targets speaks of.
+    """A row of the result. `targets`: whether the run is one that the table of targets speaks of. least: a goal for
+    every row, in place of the table: so many times the better peer whose output is right.
 
     A side with wrong output does not count. A peer that is not at its best makes the whole row void: what is left
     would be a weaker peer.
@@ -138,8 +146,9 @@ def judged(
     ratios = {side: ours / value for side, value in peers.items()} if ours else {}
     parts = {side: share(facts, row.task, row.threads, value, roofline) for side, value in middle.items()}
     goal = ""
-    if targets and row.task.depth == 0 and OURS in middle and (row.model, row.task.kind) in TARGETS:
-        goal = goal_of(row, ratios, parts[OURS], wrong, unfit)
+    in_table = targets and row.task.depth == 0 and (row.model, row.task.kind) in TARGETS
+    if OURS in middle and (in_table or least is not None):
+        goal = goal_of(row, ratios, parts[OURS], wrong, unfit, least)
     return {
         "task": row.task.kind,
         "tokens": row.task.tokens,

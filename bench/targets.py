@@ -98,6 +98,13 @@ def verdict(model: str, task: str, ratios: Mapping[str, float], share: float) ->
     return f"missed ({target.goal} times{excused})"
 
 
+def reached(least: float, ratios: Mapping[str, float]) -> str:
+    """`met` or `missed` of a goal that no table has: so many times every peer; empty where no peer's figure counts."""
+    if not ratios:
+        return ""
+    return f"{'met' if min(ratios.values()) >= least else 'missed'} ({least:.4g} times)"
+
+
 MATMUL: Mapping[str, float] = {
     **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4"), 300e9),
     **dict.fromkeys(("q4_K", "q5_K"), 280e9),

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import compare_llama
+import families_llama
+import judging
 import plot
 import pytest
-from bench_runs import BENCH, SIDES, run, written
+from bench_runs import BENCH, ROOFLINE, SIDES, run, written
 
 
 def test_the_comparison_looks_for_the_model_before_it_builds_the_peers(tmp_path):
@@ -76,6 +78,54 @@ def test_results_tell_versions_flags_and_commands_but_no_paths(quick):
     assert "llama-bench -m tiny.gguf -p 16 -n 0 -t 1 --repack 0 -r 1 -o json" in commands
     assert "llama-bench -m tiny.gguf -p 0 -n 4 -d 8 -t 1 --repack 1 -r 1 -o json" in commands
     assert "llama-bench -m tiny.gguf -p 0 -n 0 -gp 8,4 -t 1 -rtr 1 -fa 1 -r 1 -o json" in commands
+
+
+FACTS = {"type": "Q8_0", "file_nbytes": 1, "arithmetic": "int8", "block_ops": 1, "output_ops": 1, "ids": [1]}
+SPEEDS = {"llama.cpp": 100.0, "llama.cpp packed": 300.0, "jackfield": 250.0}
+
+
+def test_other_families_have_the_better_peer_as_goal(tmp_path, monkeypatch, capsys):
+    """Met, missed and void: told under each row, at the end, and in the document. Speeds and outputs are made up."""
+    wrong = {"prompt": ["ik_llama.cpp"], "generate": ["llama.cpp packed"]}
+
+    def output(run, model, ids, failures):
+        return {
+            side: {
+                kind: {"perplexity": 1.0, "wrong": "gives NaN" if model.stem == "b" or side in wrong[kind] else None}
+                for kind in wrong
+            }
+            for side in SIDES
+        }
+
+    def speeds(run, name, model, rooflines, failures):
+        rooflines.append(ROOFLINE)
+        samples = {side: [value] for side, value in {**SPEEDS, "ik_llama.cpp": 900.0}.items()}
+        failures |= {"ik_llama.cpp": "crashes"} if model.stem == "mamba" else {}
+        samples = {side: value for side, value in samples.items() if side not in failures}
+        return [judging.Row(name, task, 1, samples) for task in run.sizes.tasks(name)]
+
+    facts = {**FACTS, "weight_nbytes": 1, "column_nbytes": 1}
+    made = {"answer_of": lambda *_: dict(facts), "check_output": output, "speeds": speeds}
+    made |= {"first_tokens": lambda *_: {}, "memory": lambda *_: {}, "command_lines": lambda *_: []}
+    for name, function in made.items():
+        monkeypatch.setattr(compare_llama, name, function)
+    paths = [tmp_path / f"{name}.gguf" for name in ("mamba", "b")]
+    for path in paths:
+        path.touch()
+    monkeypatch.setattr(families_llama, "files", lambda names: [str(path) for path in paths])
+    out = tmp_path / "result.json"
+    assert families_llama.main(["--json", str(out), *written(tmp_path)]) == 0
+    document = json.loads(out.read_text())
+    assert [[row["goal"] for row in model["rows"]] for model in document["models"]] == [
+        ["missed (1 times)", "met (1 times)"],
+        ["void: no peer that counts has a figure"] * 2,
+    ]
+    assert (document["goal"], document["goals"]) == (1.0, {"met": 1, "missed": 1, "void": 2})
+    told = capsys.readouterr().out
+    assert "goal missed (1 times); to the better peer, llama.cpp packed: 0.83" in told
+    assert "goal met (1 times); to the better peer, llama.cpp: 2.50" in told
+    assert told.count("goal void: no peer that counts has a figure\n") == 2
+    assert told.endswith("goals: 1 met, 1 missed, 2 void\n")
 
 
 def test_a_peer_that_crashes_is_left_out_and_named(tiny, tmp_path):

@@ -73,12 +73,12 @@ def test_shares_of_the_roofline_by_hand():
     assert roofline.read_rate(ROOFLINE, 2) == 18e9
 
 
-def judged(samples, *, wrong=None, native=None, model="Q4_0"):
+def judged(samples, *, wrong=None, native=None, model="Q4_0", **more):
     row = judging.Row(model, sides.Task("prompt", 512), 1, samples)
     output = {side: {"prompt": {"wrong": None}} for side in samples}
     for side in wrong or ():
         output[side]["prompt"]["wrong"] = "gives NaN"
-    return judging.judged(row, FACTS, output, native or {}, ROOFLINE, targets=True)
+    return judging.judged(row, FACTS, output, native or {}, ROOFLINE, **{"targets": True, **more})
 
 
 @pytest.mark.parametrize("wrong", [[], ["ik_llama.cpp"]])
@@ -122,6 +122,18 @@ def test_a_slow_peer_makes_a_row_of_the_reference_machine_void(monkeypatch):
     assert judged({**samples, "ik_llama.cpp": [10.0], "llama.cpp packed": [400.0]}, wrong=["ik_llama.cpp"])["goal"] == (
         "met (1.2 times)"
     )
+
+
+def test_a_goal_may_stand_in_place_of_the_table():
+    def goal(ours, **more):
+        samples = {"llama.cpp": [400.0], "ik_llama.cpp": [900.0], "jackfield": [ours]}
+        return judged(samples, model="moe.gguf", targets=False, least=1.0, **more)["goal"]
+
+    assert (goal(900.0), goal(899.0)) == ("met (1 times)", "missed (1 times)")
+    assert goal(400.0, wrong=["ik_llama.cpp"]) == "met (1 times)"
+    assert goal(900.0, wrong=["llama.cpp", "ik_llama.cpp"]) == "void: no peer that counts has a figure"
+    assert goal(900.0, wrong=["jackfield"]) == "missed (our wrong output: gives NaN)"
+    assert goal(900.0, native={"ik_llama.cpp": False}) == "void: ik_llama.cpp: not built for this CPU"
 
 
 def test_the_table_of_targets_is_about_models_that_are_made():

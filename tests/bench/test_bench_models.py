@@ -102,7 +102,7 @@ def test_a_comparison_of_other_families_has_sizes_of_its_own(monkeypatch, tmp_pa
     assert families_llama.main(["moe-Q4_0", "mamba-Q8_0", "--threads", "2"]) == 0
     assert families_llama.main(["moe-Q4_0", "--quick"]) == 0
     assert asked == [
-        ["moe-Q4_0.gguf", "mamba-Q8_0.gguf", "--depths", "0", "--generate", "64", "--threads", "2"],
+        ["moe-Q4_0.gguf", "mamba-Q8_0.gguf", "--depths", "0", "--generate", "64", "--goal", "1.0", "--threads", "2"],
         ["moe-Q4_0.gguf", "--quick"],
     ]
 

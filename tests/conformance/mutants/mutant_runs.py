@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jackfield.conformance.results import Result
 from jackfield.conformance.runner import Request, Runner
-from jackfield.conformance.suites import SUITES, trials_of
+from jackfield.conformance.suites import SUITES, sampled, trials_of
 from jackfield.op import OPS
 
 HERE = Path(__file__).parent
@@ -42,6 +42,11 @@ def op_of(name: str) -> str | None:
     return next((part for part in name.split("/")[1:] if part in OPS), None)
 
 
+def ids_about(suites: Sequence[str], ops: Sequence[str]) -> list[str]:
+    """Of the suites' cases those of these ops, and those that are of no op."""
+    return [name for suite in suites for name in ids_of(suite) if (op := op_of(name)) is None or op in ops]
+
+
 class Bench:
     """The library of kernels, built into a folder by this machine's compiler, and modules that register mutants."""
 
@@ -59,23 +64,28 @@ class Bench:
         (self.folder / f"{name}.py").write_text(text.format(str(self.library), fault))
         return name
 
-    def results(self, fault: str, device: str, suites: Sequence[str], ops: Sequence[str]) -> Iterator[Result]:
-        """Of the suites' cases those of these ops, and those that are of no op."""
+    def results(self, fault: str, device: str, suites: Sequence[str], ids: Sequence[str]) -> Iterator[Result]:
         deadline = IMPATIENT if fault.startswith("hangs") else DEADLINE
-        ids = [name for suite in suites for name in ids_of(suite) if (op := op_of(name)) is None or op in ops]
         with Runner(Request(device, tuple(suites), imports=(self.module(fault),), deadline=deadline)) as runner:
             yield from runner.results(ids)
 
     def found(self, fault: str) -> Result | None:
-        """The first case of the named suite that does not pass; nothing runs behind it."""
+        """The first case of the named suite that does not pass; nothing runs behind it. A sample goes first."""
         mutant = MUTANTS[fault]
-        results = self.results(fault, mutant.device, (mutant.suite,), mutant.ops or tuple(KERNELS))
+        ids = ids_about((mutant.suite,), self.ops(fault))
+        few = sampled(ids, 1, 0)
+        ids = [*few, *(name for name in ids if name not in few)]
+        results = self.results(fault, mutant.device, (mutant.suite,), ids)
         return next((result for result in results if result.is_bad), None)
 
-    def wrong(self, fault: str, device: str, suites: Sequence[str] = tuple(SUITES)) -> dict[str, list[Result]]:
-        """By suite: all that does not pass; suites without any are left out."""
+    def wrong(
+        self, fault: str, device: str, suites: Sequence[str] = tuple(SUITES), sample: int | None = None
+    ) -> dict[str, list[Result]]:
+        """By suite: all that does not pass; suites without any are left out. sample: so many of each group of cases."""
+        ids = ids_about(suites, self.ops(fault))
+        ids = ids if sample is None else sampled(ids, sample, 0)
         rows: dict[str, list[Result]] = {}
-        for result in self.results(fault, device, suites, self.ops(fault)):
+        for result in self.results(fault, device, suites, ids):
             if result.is_bad:
                 rows.setdefault(result.suite, []).append(result)
         return rows
