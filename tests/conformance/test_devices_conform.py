@@ -6,17 +6,33 @@ import os
 import re
 import zlib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from jackfield.conformance.runner import Request, Runner
-from jackfield.conformance.suites import SUITES
+from jackfield.conformance.suites import SUITES, trials_of
 from jackfield.errors import Unavailable
 
 KINDS = ("reference", "sim", "cpu")
-LONG = {"ops": 30, "views": 20, "guards": 20, "block-dtypes": 6, "packed": 6, "claims": 8, "threads": 8, "memory": 3}
+LONG = {
+    "ops": 60,
+    "views": 40,
+    "guards": 40,
+    "block-dtypes": 12,
+    "packed": 6,
+    "claims": 16,
+    "threads": 16,
+    "memory": 3,
+}
 SKIPPED = {"memory/plan-cycles", "memory/constants", "memory/clones"}  # some seconds each
+
+
+@cache
+def listed(suites):
+    """Ids of all cases; listing them takes some seconds."""
+    return tuple(trial.id for trial in trials_of(suites, 0))
 
 
 def sampled(names):
@@ -26,7 +42,7 @@ def sampled(names):
 
 def tried(device, chosen=sampled, suites=tuple(SUITES), imports=()):
     with Runner(Request(device, suites, imports=imports)) as runner:
-        results = list(runner.results(chosen(runner.ids())))
+        results = list(runner.results(chosen(listed(suites))))
     wrong = [f"{r.result}: {r.id}: {r.reason}" for r in results if r.is_bad]
     assert not wrong, "\n".join(wrong[:8])
     assert len(results) > 100

@@ -97,6 +97,22 @@ def _listen(orders: TextIO, heard: queue.SimpleQueue[str]) -> None:
     os._exit(1)
 
 
+class _Listed:
+    """The trials of one suite by id. Listing all takes seconds, so it goes only as far as what was asked for."""
+
+    def __init__(self, trials: Iterator[Trial]) -> None:
+        self.rest, self.known = trials, dict[str, Trial]()
+
+    def trial(self, name: str) -> Trial:
+        """Raises: KeyError where the suite has no such trial."""
+        while name not in self.known:
+            trial = next(self.rest, None)
+            if trial is None:
+                raise KeyError(name)
+            self.known[trial.id] = trial
+        return self.known[name]
+
+
 def _own_pipes() -> tuple[Iterator[str], TextIO]:
     """Orders and answers on copies of the standard streams; the streams themselves become empty input and the log."""
     orders = os.fdopen(os.dup(0), encoding="utf-8")
@@ -126,15 +142,16 @@ def main() -> None:
     except Error as e:
         tell({"absent": str(e), "error": type(e).__name__})
         return
-    trials: dict[str, dict[str, Trial]] = {}  # by suite, made when it is first asked for
+    suites: dict[str, _Listed] = {}
     tell({"ready": about(subject)})
     for line in orders:
         name = json.loads(line)
         suite = name.partition("/")[0]
-        if suite not in trials:
-            trials[suite] = {trial.id: trial for trial in trials_of([suite], subject.seed)}
+        if suite not in suites:
+            suites[suite] = _Listed(trials_of([suite], subject.seed))
+        trial = suites[suite].trial(name)
         tell({"started": name})
-        tell({"id": name, **outcome(trials[suite][name], subject)})
+        tell({"id": name, **outcome(trial, subject)})
 
 
 if __name__ == "__main__":
