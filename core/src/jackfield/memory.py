@@ -290,6 +290,8 @@ class _Planner:
             for group in groups:
                 for i in group:
                     self._made(run.items[i], moment)
+                if wish is not None and wish.unwritten:
+                    self._leave_out(group, run.items)
                 for i in group:
                     for ref in run.items[i].operands:
                         if ref is not None:
@@ -307,6 +309,14 @@ class _Planner:
         if value.kind == "temporary" and value not in self.born:
             self.born[value] = moment
             value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
+
+    def _leave_out(self, group: Sequence[int], items: Sequence[Item]) -> None:
+        """What is fused away and never written has an address, and a byte for it to be its own."""
+        read = {ref.value for i in group for ref in items[i].operands if ref is not None}
+        for i in group[:-1]:
+            value = items[i].result.value
+            if value in read and value.kind == "temporary":
+                value.nbytes = min(value.nbytes, 1)
 
     def _reserved(self, value: Value) -> int:
         if not value.spec.dtype.is_block:
