@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent / "mutants"))
 from mutant_faults import MUTANTS, SLOW_QUEUE
 from mutant_native import KIND
 from mutant_runs import NONE, Bench
+from test_devices_conform import sampled
 
 from jackfield.conformance.suites import SUITES
 
-SAMPLE = 1  # case of each suite, op and dtype that the right backend is asked
 RIGHT = (f"{KIND}:0", f"{KIND}:1", SLOW_QUEUE)
 
 
@@ -37,7 +37,7 @@ def found(request, tmp_path_factory, absent):
         patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         bench = Bench(tmp_path_factory.mktemp("mutants"))
         right = {
-            device: pool.submit(bench.wrong, NONE, device, sample=SAMPLE) for device in RIGHT[:2] if device in asked
+            device: pool.submit(bench.wrong, NONE, device, chosen=sampled) for device in RIGHT[:2] if device in asked
         }
         if SLOW_QUEUE in asked:
             right[SLOW_QUEUE] = pool.submit(bench.wrong, SLOW_QUEUE, f"{KIND}:1", ("buffers",))
