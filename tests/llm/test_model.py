@@ -175,7 +175,7 @@ def test_a_text_of_a_model_without_a_cache_may_be_long(opened):
         model.prefill(ids)
         assert len(model.cached) == 4099
         model.decode(1)
-        with pytest.raises(ContextOverflow, match="4101 tokens do not fit the context of 4100; the model knows no long"):
+        with pytest.raises(ContextOverflow, match="4101 tokens do not fit the context of 4100; the model knows"):
             model.decode(1)
 
 
