@@ -191,6 +191,24 @@ def test_a_group_makes_what_none_of_its_steps_reads():
         np.testing.assert_array_equal(got, np.full(16, want))
 
 
+def test_what_is_fused_away_and_never_written_has_only_an_address():
+    """a and b are; the two results that the addition outside the group reads are not."""
+    x = jf.input("x", (1000,))
+    a = ops.add(x, x)
+    b = ops.multiply(a, x)
+    y = ops.add(ops.subtract(b, x), ops.multiply(b, x))
+    arenas = []
+    for unwritten in (False, True):
+        wish = Grouping(((0, 1, 2, 3), (4,)), unwritten=unwritten)
+        with registered(Picky([Liar("liar:0", fuse=lambda steps, links, wish=wish: wish)])):
+            memory = jf.Session("liar:0").draw(y).memory
+        arenas.append(memory.arenas[0])
+        together = [place for life, place, _ in memory.reserved[0] if life.start == 0]
+        assert len(set(together)) == len(together) == 5  # x, and four results
+    assert [arena.nbytes > 5 * 4000 for arena in arenas] == [True, False]
+    assert arenas[1].nbytes > 3 * 4000
+
+
 def test_links_tell_which_memory_steps_share():
     x, y, s = jf.input("x", (16,)), jf.input("y", (16,)), jf.state("s", (16,))
     a = ops.add(x, y)

@@ -236,6 +236,17 @@ def test_bf16_weights_in_pairs(level, bf16_products):
     test_every_weight(level, "bf16")
 
 
+def test_nothing_in_between_has_memory():
+    """A gated unit far wider than what goes in and comes out."""
+    rng, x = np.random.default_rng(1), jf.input("x", (512, WIDTH))
+    h = normed(x, rng)
+    y = ops.swiglu(linear(h, rng, 1024), linear(h, rng, 1024))
+    with jf.Session("cpu") as session:
+        memory = session.draw(y).memory
+    scratch = sum(block.nbytes for block in memory.scratch if block is not None)
+    assert memory.arenas[0].nbytes - scratch < y.spec.nbytes + x.spec.nbytes + 4096
+
+
 def test_groups_make_what_each_other_reads():
     """A chain of groups, each of which reads the last one's result: order and lives hold."""
     rng, x = np.random.default_rng(1), jf.input("x", (5, WIDTH))

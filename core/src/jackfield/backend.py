@@ -244,10 +244,13 @@ class Grouping:
     groups: indices of the shown steps in execution order; together a permutation that keeps makers before users. A
         result that a step of the same group reads is fused away: nothing else may read it. All others are made.
     keeps: (step, until): the result of `step` stays untouched until step `until` is done.
+    unwritten: what is fused away is never written or read. It gets no memory then, only an address that no other value
+        has at that time; False: memory of its size, as room for whoever makes the group.
     """
 
     groups: tuple[tuple[int, ...], ...]
     keeps: tuple[tuple[int, int], ...] = ()
+    unwritten: bool = False
 
 
 @dataclass(frozen=True)

@@ -288,8 +288,7 @@ class _Planner:
                 moment += 1
             moments = []
             for group in groups:
-                for i in group:
-                    self._made(run.items[i], moment)
+                self._made(group, run.items, moment, unwritten=wish is not None and wish.unwritten)
                 for i in group:
                     for ref in run.items[i].operands:
                         if ref is not None:
@@ -301,12 +300,20 @@ class _Planner:
                 self._keep(run.items, groups, wish, moments)
         self.end = moment
 
-    def _made(self, item: Item, moment: int) -> None:
-        value = item.result.value
-        self.last_use[value] = moment
-        if value.kind == "temporary" and value not in self.born:
-            self.born[value] = moment
-            value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
+    def _made(self, group: Sequence[int], items: Sequence[Item], moment: int, *, unwritten: bool) -> None:
+        """unwritten: what is fused away has an address, and a byte for it to be its own."""
+        for i in group:
+            item = items[i]
+            value = item.result.value
+            self.last_use[value] = moment
+            if value.kind == "temporary" and value not in self.born:
+                self.born[value] = moment
+                value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
+        if unwritten and len(group) > 1:
+            read = {ref.value for i in group for ref in items[i].operands if ref is not None}
+            for value in [items[i].result.value for i in group[:-1]]:
+                if value in read and value.kind == "temporary":
+                    value.nbytes = min(value.nbytes, 1)
 
     def _reserved(self, value: Value) -> int:
         if not value.spec.dtype.is_block:

@@ -120,6 +120,4 @@ const Fused* find_fused(const Level& level, const std::string& name) {
     return nullptr;
 }
 
-const Kernel* base_kernel(const std::string& op) { return find_kernel(levels().back(), op); }
-
 }  // namespace jackfield

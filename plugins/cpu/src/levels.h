@@ -30,6 +30,5 @@ const std::vector<Level>& levels();                              // best first
 const Level* find_level(const std::string& name);                // or null
 const Kernel* find_kernel(const Level&, const std::string& op);  // or null
 const Fused* find_fused(const Level&, const std::string& name);  // or null
-const Kernel* base_kernel(const std::string& op);                // safe to ask on any machine
 
 }  // namespace jackfield

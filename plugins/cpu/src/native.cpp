@@ -200,9 +200,12 @@ py::dict kernel_table() {
     return table;
 }
 
-py::object why_not(const py::tuple& from) {
+// Every level answers alike; the one that runs anyway is asked, since the code of another would only take up memory.
+// A level this machine lacks might not even execute: the baseline speaks for it.
+py::object why_not(const py::tuple& from, const std::string& arch) {
     const std::string op = from[0].cast<std::string>();
-    const Kernel* kernel = base_kernel(op);
+    const Level* level = find_level(arch);
+    const Kernel* kernel = find_kernel(level && level->usable() ? *level : levels().back(), op);
     if (!kernel) return py::str("no kernel for " + op);
     std::unique_ptr<BoundStep> bound;
     try {

@@ -64,7 +64,7 @@ class CpuBackend(Backend):
         if step not in self._refusals:
             if len(self._refusals) >= MOST_ANSWERS:
                 self._refusals.clear()
-            text = _native.why_not(step_tuple(step))
+            text = _native.why_not(step_tuple(step), target.arch)
             self._refusals[step] = Reason(f"{step.op}: {text}") if text else None
         return self._refusals[step]
 

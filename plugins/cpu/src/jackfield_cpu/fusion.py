@@ -9,8 +9,8 @@ scaled_norm  rms_norm and the multiplication by its weights.
 turned       rope and the put_rows that alone reads its result, turned round to rows of heads; so keys go to the cache
              as they are made. With it a rope by the same angles beside it, that of the queries.
 
-What comes out has the same bits as one by one. A step is moved to where its group is made only if nothing it touches
-changes on the way.
+What comes out has the same bits as one by one. What one step of a group makes for another is never in memory. A step
+is moved to where its group is made only if nothing it touches changes on the way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fuse(steps: Sequence[Step], links: Sequence[Link]) -> Grouping:
         for i in alike:
             if i not in work.taken and (members := _turned(work, i, alike)) is not None:
                 work.take(members, max(members))
-    return Grouping(work.in_order())
+    return Grouping(work.in_order(), unwritten=True)
 
 
 @dataclass(slots=True)  # never changed, but thousands are made, and frozen ones take three times as long
