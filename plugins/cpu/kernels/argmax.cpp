@@ -28,6 +28,9 @@ struct Turned {
     }
 };
 
+// Bytes ahead of what is read that are asked for: where a page ends, the hardware stops looking ahead.
+constexpr int64_t AHEAD = 2048;
+
 // ---- one line after the other -----------------------------------------------------------------------------------
 
 // Where a line's winner is known to be: one piece of it.
@@ -45,6 +48,7 @@ JF_INLINE float look(const char* x, int64_t n, bool& nan) {
     vi bad{};
     int64_t i = 0;
     for (; i + W <= n; i += W) {
+        __builtin_prefetch(x + i * size + AHEAD);
         const vf v = load<D>(x + i * size);
         top = max(v, top);
         bad |= (vi)(v != v);
@@ -131,8 +135,12 @@ template <DType D>
 JF_INLINE void first_largest_rows(const char* x, int64_t down, int64_t rows, int64_t m, Winners& best) {
     for (int64_t c = 0; c < ABREAST; c++) best.value[c] = -__builtin_inff(), best.row[c] = 0;
     const int64_t whole = m / W * W, left = m % W;
+    const int64_t ahead = down * (1 + AHEAD / (m * bytes_of<D>));
     for (int64_t i = 0; i < rows; i++, x += down) {
-        for (int64_t c = 0; c < whole; c += W) challenge(best, c, load<D>(x + c * bytes_of<D>), int32_t(i));
+        for (int64_t c = 0; c < whole; c += W) {
+            __builtin_prefetch(x + c * bytes_of<D> + ahead);
+            challenge(best, c, load<D>(x + c * bytes_of<D>), int32_t(i));
+        }
         if (left) challenge(best, whole, load_part<D>(x + whole * bytes_of<D>, left), int32_t(i));
     }
 }
