@@ -1,4 +1,4 @@
-// f32 to one block of q2_K or iq4_xs: a scale is fitted to each sub-block by trial of a few grids, then coded.
+// f32 to one block of q2_K, q3_K or iq4_xs: a scale is fitted to each sub-block by trial of a few grids, then coded.
 // Byte-equal to the core's encode.
 #include "encoding.h"
 
@@ -88,6 +88,59 @@ bool encode_q2_k(const float* x, uint8_t* b) {
     return true;
 }
 
+// ---- q3_K -----------------------------------------------------------------------------------------------------------
+
+// Scale of 16 elements, of either sign, for quants -4 .. 3. Starts with the largest element at -4; up to five sweeps
+// then move one quant at a time to what the scale of the others asks for, where that explains more.
+float fit_three_bits(const float* x) {
+    const float v = largest_of(x, SUB);
+    if (fabsf(v) < TINY) return 0;
+    float u[SUB], w[SUB], wu[SUB], level[SUB];
+    for (int i = 0; i < SUB; i++) {
+        u[i] = x[i] / v;
+        w[i] = u[i] * u[i];
+        wu[i] = w[i] * u[i];
+        level[i] = limited(rintf(-4 * u[i]), -4, 3);
+    }
+    float sul = total(SUB, [&](int i) { return wu[i] * level[i]; });  // below 0, as u has its largest at 1
+    float sll = total(SUB, [&](int i) { return w[i] * level[i] * level[i]; });
+    bool moved = true;
+    for (int sweep = 0; sweep < 5 && moved; sweep++) {
+        moved = false;
+        for (int i = 0; i < SUB; i++) {
+            const float rest_ul = sul - wu[i] * level[i], rest_ll = sll - w[i] * level[i] * level[i];
+            const float asked = limited(rintf(u[i] * rest_ll / rest_ul), -4, 3);
+            const float ul = rest_ul + wu[i] * asked, ll = rest_ll + w[i] * asked * asked;
+            if (rest_ul < 0 && ll > 0 && asked != level[i] && ul * ul * sll > sul * sul * ll)
+                level[i] = asked, sul = ul, sll = ll, moved = true;
+        }
+    }
+    return sll == 0 ? 0 : v * (sul / sll);
+}
+
+bool encode_q3_k(const float* x, uint8_t* b) {
+    float scale[16];
+    for (int s = 0; s < 16; s++) scale[s] = fit_three_bits(x + SUB * s);
+    const float top = largest_of(scale, 16), inverse = top == 0 ? 0 : -32 / top;
+    if (!write_scale(b + 108, top / -32)) return false;
+    const float d = read_half(b + 108);
+    float factor[16];
+    for (int s = 0; s < 16; s++) {
+        const int code = int(limited(rintf(inverse * scale[s]), -32, 31)), stored = code + 32;
+        b[96 + s % 8] = uint8_t(b[96 + s % 8] | (stored & 15) << s / 8 * 4);
+        b[104 + s % 4] = uint8_t(b[104 + s % 4] | stored >> 4 << 2 * (s / 4));
+        factor[s] = d * float(code);
+    }
+    for (int e = 0; e < 256; e++) {
+        const float f = factor[e / SUB], level = f == 0 ? 0 : limited(rintf(x[e] / f), -4, 3);
+        const int q = int(level) + 4;
+        uint8_t &low = b[32 + e / 128 * 32 + e % 32], &high = b[e % 32];
+        low = uint8_t(low | (q & 3) << 2 * (e % 128 / 32));
+        high = uint8_t(high | q >> 2 << e / 32);
+    }
+    return true;
+}
+
 // ---- iq4_xs ---------------------------------------------------------------------------------------------------------
 
 // Scale of 32 elements, of either sign: the trial that explains most of them by the values of the table. In the trials
@@ -129,7 +182,8 @@ bool encode_iq4_xs(const float* x, uint8_t* b) {
 }  // namespace
 
 bool encode_fitted(int32_t dtype, const float* x, uint8_t* b) {
-    return dtype == Q2_K ? encode_q2_k(x, b) : encode_iq4_xs(x, b);
+    if (dtype == Q2_K) return encode_q2_k(x, b);
+    return dtype == Q3_K ? encode_q3_k(x, b) : encode_iq4_xs(x, b);
 }
 
 }  // namespace jackfield

@@ -8,7 +8,7 @@
 namespace jackfield {
 
 // Block dtypes of 256 elements whose scales are fitted here. b is all zero; false: a scale overflows f16.
-constexpr bool is_fitted(int32_t d) { return d == Q2_K || d == IQ4_XS; }
+constexpr bool is_fitted(int32_t d) { return d == Q2_K || d == Q3_K || d == IQ4_XS; }
 bool encode_fitted(int32_t dtype, const float* x, uint8_t* b);
 
 namespace {
