@@ -145,6 +145,10 @@ FAULTS = {
     "no norm": {"mamba2", "mamba2_one_group"},
     "gate after the norm": {"mamba2", "mamba2_one_group"},
     # around the layers
+    # as if they were layers like the others
+    "predicting layers evaluated": {
+        "qwen3next_predicting", "qwen35_predicting", "qwen35moe_predicting", "deepseek2_predicting",
+    },
     "no post norms": {"gemma3", "gemma2"},
     "no embedding scale": {"gemma3", "gemma2"},
     "no logit cap": {"gemma2"},

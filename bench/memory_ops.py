@@ -83,6 +83,8 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
     yield Kernel("take_rows", ops.take_rows, {"x": x, "rows": back}, {}, nbytes, nbytes)
     yield Kernel("take_rows of f16", ops.take_rows, {"x": half, "rows": back}, {}, nbytes // 2, nbytes)
     yield Kernel("argmax", ops.argmax, {"x": x}, {}, nbytes, 0)
+    yield Kernel("argmax of columns", ops.argmax, {"x": x}, {"axis": 0}, nbytes, 0)
+    yield Kernel("argmax of long rows' columns", ops.argmax, {"x": x.reshape(-1, 4096)}, {"axis": 0}, nbytes, 0)
     yield Kernel("sum of rows", ops.sum, {"x": x}, {}, nbytes, 0)
     yield Kernel("sum of columns", ops.sum, {"x": x}, {"axis": 0}, nbytes, 0)
     yield Kernel("sum of a middle axis", ops.sum, {"x": x.reshape(-1, 64, COLUMNS)}, {"axis": 1}, nbytes, 0)

@@ -15,7 +15,8 @@ class File:
         self.metadata = metadata
         self.weights = weights
         self.fault = fault
-        self.layers = self.size("block_count")
+        predicting = self.size("nextn_predict_layers") if fault != "predicting layers evaluated" else 0
+        self.layers = self.size("block_count") - predicting
         self.heads = self.size("attention.head_count")
         self.kv_heads = self.size("attention.head_count_kv", self.heads)
         self.hidden = self.size("embedding_length")

@@ -12,6 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from jackfield.dtypes import DTYPES, quantise_q8_0, quantise_q8_1, quantise_q8_K
 from jackfield.dtypes.arrays import as_bytes, convert
+from jackfield.dtypes.fits import three_bits
+from jackfield.dtypes.small_blocks import largest
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 
 AS_GGUF = [DTYPES[name] for name in ENCODED_AS_GGUF]
@@ -315,3 +317,16 @@ def test_arrays_of_every_plain_dtype_are_real_numbers(given_dtype, dtype):
     """bf16 too, which is of numpy's kind for raw bytes."""
     ones = np.ones(256).astype(given_dtype.numpy)
     assert np.array_equal(dtype.encode(ones, importance=ones), dtype.encode(np.ones(256)))
+
+
+def test_sweeps_over_three_bits_find_better_scales():
+    """Elements count by their squares; the first grid puts the largest at -4."""
+    x = np.random.default_rng(12).standard_normal((4000, 16)).astype(np.float32)
+    wide, w = x.astype(np.float64), np.square(x.astype(np.float64))
+
+    def misfit(scale):
+        return (w * np.square(wide - scale * np.clip(np.rint(wide / scale), -4, 3))).sum()
+
+    level = np.clip(np.rint(-4 * wide / largest(wide)), -4, 3)
+    first = (w * wide * level).sum(1, keepdims=True) / (w * level * level).sum(1, keepdims=True)
+    assert misfit(three_bits(x, None).astype(np.float64)) < 0.93 * misfit(first)

@@ -302,15 +302,6 @@ def test_top_k_takes_the_largest(level, n, k):
     assert all(len(set(row)) == k for row in got.tolist())
 
 
-def test_argmax_takes_the_first_and_nan_first_of_all(level):
-    for n in (1, 15, 16, 17, 100, 49152):
-        x = np.zeros((3, n), np.float32)
-        x[0, n // 2 :] = 5
-        x[1] = -INF
-        x[2, n // 3 :] = NAN
-        assert run(ops.argmax, {"x": x}, level).tolist() == [n // 2, 0, n // 3]
-
-
 @pytest.mark.parametrize("n", [1, 3, 16, 100, 4097, 70001])
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e25])
 def test_norms_at_any_size(level, n, size):

@@ -166,16 +166,6 @@ def test_rows_are_taken_and_put_back(level, data):
     np.testing.assert_array_equal(step.target().view(dtype).reshape(table.shape), want)
 
 
-@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
-def test_argmax_across_its_pieces(level, n):
-    x = np.random.default_rng(n).standard_normal((4, n)).astype(np.float32)
-    x[1, [n - 1, 1000, 7]] = 9  # the first of equals
-    x[2] = -np.inf
-    x[2, n - 1] = -1
-    x[3, [n - 1, n // 2]] = np.nan
-    assert run(ops.argmax, {"x": x}, level).tolist() == [int(x[0].argmax()), 7, n - 1, n // 2]
-
-
 @pytest.mark.parametrize("columns", [1, 15, 64, 511, 513, 1100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_sums_over_other_axes(level, columns, dtype):

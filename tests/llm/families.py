@@ -42,6 +42,13 @@ def write(name: str, path: Path, *, template: str | None = None) -> Path:
     return path
 
 
+def predicts(name: str, tensor: str) -> bool:
+    """Whether the tensor is in a layer of the tiny model that predicts further tokens."""
+    family = family_files.by_name(name)
+    behind = range(family.layers, family.layers + family.predicting)
+    return any(tensor.startswith(f"blk.{number}.") for number in behind)
+
+
 def golden(name: str) -> tuple[list[int], np.ndarray]:
     """Ids, and llama.cpp's logits f32 [tokens, vocabulary]."""
     with np.load(FOLDER / f"{name}.npz") as stored:

@@ -204,8 +204,6 @@ def test_latent_sizes_agree(config):
 def test_what_is_lacking_is_refused_by_name(config):
     with pytest.raises(ModelError, match=r"lacks deepseek2\.attention\.key_length_mla,"):
         config("deepseek2", attention__key_length_mla=None)  # the old form: one matrix for keys and values
-    with pytest.raises(ModelError, match=r"nextn_predict_layers is 1: must be 0: layers that predict further tokens"):
-        config("deepseek2", nextn_predict_layers=1)
     with pytest.raises(ModelError, match=r"attention\.temperature_scale is 0\.5: must be 0: queries that grow"):
         config("deepseek2", attention__temperature_scale=0.5)
 

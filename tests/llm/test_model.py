@@ -147,6 +147,38 @@ def test_the_default_context_is_the_model_s_up_to_4096(family_path, monkeypatch)
         assert model.context == 4096
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *((name, 2**31 - 1) for name in ("mamba", "mamba2", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7")),
+        *((name, 4096) for name in ("qwen3next", "qwen35", "deepseek2")),  # some layers keep something of each token
+    ],
+)
+def test_a_model_that_keeps_nothing_of_a_token_has_the_context_it_knows(name, known, opened):
+    """And no memory goes by it."""
+    file = opened(name)
+    held = []
+    for context in (64, 2**31 - 1):
+        file.metadata[f"{file.metadata['general.architecture']}.context_length"] = context
+        with jackfield_llm.load("x", "reference") as model:
+            assert model.context == min(context, known)
+            held.append(model._decoder.plan(1, "last").memory()["reference:0"])
+    assert (held[0] == held[1]) == (known > 4096)
+
+
+def test_a_text_of_a_model_without_a_cache_may_be_long(opened):
+    """Longer than the default where there is a cache; at its end, where the model knows no more, it is told."""
+    file = opened("mamba")
+    file.metadata["mamba.context_length"] = 4100
+    ids = [token % 320 for token in range(4099)]
+    with jackfield_llm.load("x", "reference") as model:
+        model.prefill(ids)
+        assert len(model.cached) == 4099
+        model.decode(1)
+        with pytest.raises(ContextOverflow, match="4101 tokens do not fit the context of 4100; the model knows"):
+            model.decode(1)
+
+
 # ---- tokens
 
 

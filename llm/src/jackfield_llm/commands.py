@@ -35,7 +35,7 @@ _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
         "-c",
         "--context",
         type=click.IntRange(min=1),
-        help="Tokens the cache holds. Default: what the model knows, at most 4096.",
+        help="Tokens the cache holds. Default: what the model knows, at most 4096 where it has attention.",
     ),
     click.option(
         "--cache-dtype",

@@ -31,9 +31,11 @@ def read_config(metadata: Mapping[str, Any]) -> Config:
             f"architecture {shown(architecture)} is not known here; known: {', '.join(known_architectures())}"
         )
     keys = Keys(metadata, architecture)
+    if architecture not in _PREDICTING:
+        keys.absent("nextn_predict_layers", "layers that predict further tokens in this architecture are")
     config = _READERS[architecture](keys)
     check_causal(keys, causal=config.encoder is None)
-    return replace(config, pooling=read_pooling(keys))
+    return replace(config, pooling=read_pooling(keys), predicting=keys.predicting())
 
 
 def known_architectures() -> list[str]:
@@ -126,14 +128,13 @@ def _qwen35moe(keys: Keys) -> Config:
 
 def _delta_hybrid(keys: Keys, delta: Delta, *, experts: bool) -> Config:
     """Layers with a gated delta net, and some with attention, whose result is gated; a shared expert with a gate."""
-    keys.absent("nextn_predict_layers", "layers that predict further tokens are")
     plain = _decoder(keys, "neox", experts=experts)
     if plain.value_size != plain.head_size:
         raise keys.wrong("attention.value_length", plain.value_size, f"{plain.head_size}, the attention.key_length")
     rope, chosen = plain.layers[0].rope, plain.layers[0].experts
     if chosen is not None:
         chosen = with_gated_shared(keys, chosen, plain.inner)
-    recurrent = layers_without_attention(keys, len(plain.layers))
+    recurrent = layers_without_attention(keys)
     return replace(
         plain,
         layers=tuple(Layer(rope, experts=chosen, mixer=delta if without else None) for without in recurrent),
@@ -162,7 +163,6 @@ def _gpt_oss(keys: Keys) -> Config:
 
 def _deepseek2(keys: Keys) -> Config:
     """Latent attention; leading layers without experts, then experts of which one or more are taken by every token."""
-    keys.absent("nextn_predict_layers", "layers that predict further tokens are")
     keys.absent("attention.temperature_scale", "queries that grow with the position in this architecture are")
     latent = read_latent(keys)
     plain = _decoder(keys, "normal", experts=True)
@@ -265,3 +265,8 @@ _READERS: dict[str, Callable[[Keys], Config]] = {
     "rwkv6qwen2": read_rwkv6_qwen2,
     "rwkv7": read_rwkv7,
 }
+_PREDICTING = {"deepseek2", "qwen3next", "qwen35", "qwen35moe"}
+"""Architectures whose files may have layers that predict further tokens.
+
+Source: llama.cpp (build 11434), which looks for the tensors of such layers.
+"""

@@ -25,17 +25,20 @@ def read_delta(keys: Keys) -> Delta:
     return Delta(taps=taps, key_heads=key_heads, heads=heads, size=size)
 
 
-def layers_without_attention(keys: Keys, layers: int) -> list[bool]:
-    """Which layers have a delta net: as the file lists them, or all but every n-th."""
+def layers_without_attention(keys: Keys) -> list[bool]:
+    """Which layers have a delta net: as the file lists them, or all but every n-th.
+
+    The list has entries for layers that predict further tokens too.
+    """
     name = "attention.recurrent_layers"
     listed = keys.get(name)
     if listed is None:
         period = keys.integer("full_attention_interval", 4)
-        return [(i + 1) % period != 0 for i in range(layers)]
+        return [(i + 1) % period != 0 for i in range(keys.layers())]
     is_list = isinstance(listed, Sequence) and not isinstance(listed, str)
-    if not is_list or len(listed) != layers or not all(isinstance(entry, (bool, int)) for entry in listed):
-        raise keys.wrong(name, listed, f"{layers} flags, one a layer")
-    return [bool(entry) for entry in listed]
+    if not is_list or len(listed) != keys.blocks() or not all(isinstance(entry, (bool, int)) for entry in listed):
+        raise keys.wrong(name, listed, f"{keys.blocks()} flags, one a layer")
+    return [bool(entry) for entry in listed[: keys.layers()]]
 
 
 def check_sections(keys: Keys) -> None:

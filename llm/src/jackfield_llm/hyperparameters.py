@@ -240,6 +240,7 @@ class Config:
     encoder: where it is no decoder; `layers` is empty then, and eps of the layer norms.
     pooling: what the file says makes one vector of many: "mean", "cls", "last", "rank", or "" for nothing.
     layer_norms: norms take the mean away and have biases. embedding_norm: the embeddings are normed.
+    predicting: layers behind `layers` that the file has for predicting further tokens; nothing here evaluates them.
     """
 
     architecture: str
@@ -270,3 +271,4 @@ class Config:
     recurrent: RecurrentKind | None = None
     encoder: Encoder | None = None
     pooling: str = ""
+    predicting: int = 0

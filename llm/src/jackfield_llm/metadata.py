@@ -26,9 +26,20 @@ class Keys:
             raise self.wrong(name, value, f"a whole number from {lowest} to {highest:,}")
         return value
 
-    def layers(self) -> int:
-        """How many the model has."""
+    def blocks(self) -> int:
+        """How many layers the file has: those that give logits, and behind them those that predict further tokens."""
         return self.integer("block_count", highest=_MOST_LAYERS)
+
+    def predicting(self) -> int:
+        """How many of these predict further tokens."""
+        count, blocks = self.integer("nextn_predict_layers", 0, lowest=0), self.blocks()
+        if count >= blocks:
+            raise self.wrong("nextn_predict_layers", count, f"fewer than the {blocks} of block_count")
+        return count
+
+    def layers(self) -> int:
+        """How many give logits."""
+        return self.blocks() - self.predicting()
 
     def number(self, name: str, default: float | None = None, *, zero: bool = False) -> float:
         """A finite number above 0, or 0 where that has a meaning."""

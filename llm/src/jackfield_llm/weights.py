@@ -60,6 +60,24 @@ class Weights:
             raise ModelError(f"tensor {name} is {list(self.shape(name))}, the hyperparameters say {list(shape)}")
         self._passed.add(name)
 
+    def pass_over_layers(self, first: int, count: int) -> None:
+        """Say that layers from that number on predict further tokens: no tensor of theirs is needed, or looked at.
+
+        Raises: ModelError for one that has tensors but not the one that all such layers have: its number is wrong.
+        """
+        held: dict[str, set[str]] = {f"blk.{number}.": set() for number in range(first, first + count)}
+        for name in self._file.tensors if held else ():
+            block = name[: name.find(".", 4) + 1]
+            if block in held:
+                held[block].add(name)
+        for block, names in held.items():
+            if names and f"{block}nextn.eh_proj.weight" not in names:
+                raise ModelError(
+                    f"the file lacks the tensor {block}nextn.eh_proj.weight, though nextn_predict_layers says that the "
+                    f"last {count} of its layers predict further tokens"
+                )
+            self._passed |= names
+
     def check_layers(self, kinds: Sequence[object]) -> None:
         """Every layer must have the tensors that any layer of its kind has: what is optional is so for all of them.
 

@@ -1,32 +1,11 @@
 // f32 to one block for the dtypes that are cheap to make and seldom made: one build for every machine and all levels.
 // Byte-equal to the core's encode: every step is one f32 operation, in its order.
-#include "../kernels/blocks.h"
-
-#include <math.h>
-
-#include "jackfield/codebooks.h"
+#include "encoding.h"
 
 namespace jackfield {
 namespace {
 
 using namespace codebook;
-
-// Sums in the core's order: eight running sums, then pairs of neighbours.
-template <class F>
-float total(int n, F term) {
-    float sums[8];
-    for (int i = 0; i < 8; i++) sums[i] = term(i);
-    for (int i = 8; i < n; i++) sums[i % 8] += term(i);
-    for (int half = 4; half; half /= 2)
-        for (int i = 0; i < half; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
-    return sums[0];
-}
-
-float magnitude(const float* x, int n) { return fabsf(largest_of(x, n)); }
-bool write_scale(uint8_t* p, float d) {
-    write_half(p, d);
-    return fabsf(d) < 65520;  // else it is no finite f16
-}
 
 // ---- one or two bits ------------------------------------------------------------------------------------------------
 
@@ -79,17 +58,6 @@ bool encode_tq1_0(const float* x, uint8_t* b) {
 }
 
 // ---- four bits by a table -------------------------------------------------------------------------------------------
-
-void write_nibbles(const uint8_t* q, int n, uint8_t* to) {
-    for (int i = 0; i < n; i++) to[i] = uint8_t(q[i] | q[i + n] << 4);
-}
-
-// Halfway between two values the larger one is taken.
-uint8_t nearest_value(float y) {
-    int code = 0;
-    for (int i = 0; i < 15; i++) code += 2 * y >= float(IQ4_VALUES[i] + IQ4_VALUES[i + 1]);
-    return uint8_t(code);
-}
 
 bool encode_iq4_nl(const float* x, uint8_t* b) {
     float v = largest_of(x, 32), u[32], level[32], weight[32];
@@ -221,7 +189,7 @@ bool encode_coded(int32_t dtype, const float* x, uint8_t* b) {
     for (int64_t i = 0; i < length; i++) zeros += x[i] * 0;  // NaN if anything is not finite
     memset(b, 0, size_t(size));
     if (!(zeros == 0)) return false;
-    if (encode(dtype, x, b)) return true;
+    if (is_fitted(dtype) ? encode_fitted(dtype, x, b) : encode(dtype, x, b)) return true;
     memset(b, 0, size_t(size));
     return false;
 }

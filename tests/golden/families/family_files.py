@@ -139,6 +139,29 @@ FAMILIES = (
         rope_sections=(6, 5, 5, 0), experts=Experts(count=8, used=3, width=64, shared_width=96),
         delta=Delta(taps=4, key_heads=3, heads=6, size=32, recurrent=(False, True), in_turn=True),
     ),
+    Family(
+        "qwen3next_predicting", "qwen3next", hidden=64, heads=2, kv_heads=1, head=32, ffn=96, predicting=2,
+        rope_dims=16, experts=Experts(count=6, used=2, width=32, shared_width=48),
+        delta=Delta(taps=4, key_heads=2, heads=4, size=16, recurrent=(True, False, False, False)),
+    ),
+    Family(
+        "qwen35_predicting", "qwen35", hidden=64, heads=2, kv_heads=1, head=32, ffn=96, predicting=1, rope_dims=16,
+        rope_sections=(3, 3, 2, 0), types={"eh_proj": Type.Q8_0},
+        delta=Delta(taps=3, key_heads=2, heads=4, size=16, period=2, in_turn=True),
+    ),
+    Family(
+        "qwen35moe_predicting", "qwen35moe", hidden=64, heads=2, kv_heads=1, head=32, ffn=96, predicting=1, tied=True,
+        rope_dims=16, rope_sections=(3, 3, 2, 0), experts=Experts(count=6, used=2, width=32, shared_width=48),
+        delta=Delta(taps=4, key_heads=2, heads=4, size=16, period=2, in_turn=True),
+    ),
+    Family(
+        "deepseek2_predicting", "deepseek2", hidden=64, heads=2, kv_heads=1, head=0, ffn=96, predicting=1,
+        latent=Latent(queries=48, rank=32, plain=16, turned=16, value=32),
+        experts=Experts(
+            count=6, used=2, width=32, dense=1, shared=1, gating=ExpertGatingFuncType.SIGMOID, norm=True, scale=1.8,
+            selection_bias=True, router_gain=1.0,
+        ),
+    ),
 )  # fmt: skip
 
 

@@ -11,7 +11,9 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_name(f"jackfield golden {family.name}")
     writer.add_context_length(family.context)
     writer.add_embedding_length(family.hidden)
-    writer.add_block_count(family.layers)
+    writer.add_block_count(family.layers + family.predicting)
+    if family.predicting:
+        writer.add_nextn_predict_layers(family.predicting)
     writer.add_feed_forward_length(family.ffn)
     writer.add_head_count(family.heads)
     writer.add_head_count_kv(family.kv_heads)

@@ -113,7 +113,7 @@ class Delta:
     period: int = 0
     """Every `period`-th layer has attention: `full_attention_interval`; 0 leaves the key away."""
     recurrent: tuple[bool, ...] = ()
-    """Which layers have none, where the file lists them: `attention.recurrent_layers`."""
+    """Which layers have none, where the file lists them, those that predict too: `attention.recurrent_layers`."""
     in_turn: bool = False
     """Value head `h` has key head `h % key_heads`; what decays and what moves have a matrix each."""
     joined: bool = False
@@ -136,6 +136,8 @@ class Family:
     """Elements of one head; `heads * head` need not be `hidden`."""
     ffn: int
     layers: int = 2
+    predicting: int = 0
+    """Layers behind these, which predict further tokens and have no part in the logits; 0 leaves the key away."""
     context: int = 128
     rope_base: float = 10000.0
     sharpness: float = 1.4

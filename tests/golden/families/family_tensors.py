@@ -82,6 +82,8 @@ class Maker:
                 self.made[f"rope_{name}.weight"] = np.array(values, dtype=np.float32)
         for layer in range(family.layers):
             self.layer(layer, f"blk.{layer}.")
+        for layer in range(family.layers, family.layers + family.predicting):
+            self.predicting(layer, f"blk.{layer}.")
         return self.made
 
     def layer(self, layer: int, block: str) -> None:
@@ -90,7 +92,7 @@ class Maker:
         if family.state_space:
             self.state_space(block, family.state_space)
             return
-        if family.delta and family.delta.without_attention(layer):
+        if family.delta and layer < family.layers and family.delta.without_attention(layer):
             self.delta(block, family.delta)
         elif family.latent:
             self.latent(block, family.latent)
@@ -104,6 +106,18 @@ class Maker:
         else:
             self.feed(block)
         self.extras(block)
+
+    def predicting(self, layer: int, block: str) -> None:
+        """A layer with attention, whatever the others have, and what makes its input and logits of its own."""
+        hidden = self.family.hidden
+        self.layer(layer, block)
+        self.matrix(f"{block}nextn.eh_proj", hidden, 2 * hidden)
+        self.norm(f"{block}nextn.enorm", hidden)
+        self.norm(f"{block}nextn.hnorm", hidden)
+        self.norm(f"{block}nextn.shared_head_norm", hidden)
+        if not self.family.tied:
+            self.matrix(f"{block}nextn.embed_tokens", VOCABULARY, hidden)
+            self.matrix(f"{block}nextn.shared_head_head", VOCABULARY, hidden)
 
     def attention(self, block: str) -> None:
         family, hidden = self.family, self.family.hidden

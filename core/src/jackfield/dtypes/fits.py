@@ -102,7 +102,7 @@ def three_bits(x: F32, importance: F32 | None) -> F32:
     """Scale of each row of x (m, k) for quants -4 .. 3: f32 (m, 1), of either sign.
 
     Starts with the largest element at -4; up to five sweeps then move one quant at a time to the level nearest to what
-    the scale of the others asks for, where that explains more of x.
+    the scale of the others asks for, where that explains more of x. (u has its largest at 1, so its scale is negative.)
     """
     u, v, flat = scaled_to_largest(x)
     w = weights(u, importance, np.square)
@@ -116,7 +116,7 @@ def three_bits(x: F32, importance: F32 | None) -> F32:
             rest_ul, rest_ll = sul - wui * li, sll - wi * li * li
             new = np.clip(np.rint(ui * rest_ll / rest_ul), -4, 3)
             new_ul, new_ll = rest_ul + wui * new, rest_ll + wi * new * new
-            better = (rest_ul > 0) & (new_ll > 0) & (new != li) & (new_ul * new_ul * sll > sul * sul * new_ll)
+            better = (rest_ul < 0) & (new_ll > 0) & (new != li) & (new_ul * new_ul * sll > sul * sul * new_ll)
             level[:, i : i + 1] = np.where(better, new, li)
             sul, sll = np.where(better, new_ul, sul), np.where(better, new_ll, sll)
             moved |= bool(better.any())
