@@ -1,7 +1,10 @@
 // The NEON code of the kernels against plain loops: built for one level and run by test_neon, perhaps under emulation.
 // Says what differs, one line each; the exit status is 1 then.
+#include "functions.h"
+#include "rope.h"
 #include "tiles_blocks.h"
 #include "tiles_floats.h"
+#include "transpose.h"
 #include "wide_sum.h"
 
 #include <stdio.h>
@@ -47,6 +50,62 @@ static void check_words() {
     wide.add(vf{0x1p40f, 1, 0x1p-10f, 2});
     wide.add(vf{1, 1, 1, 1});
     expect(wide.total() == 0x1p40 + 7 + 0x1p-10, "WideSum", 0, 0, wide.total(), 0);
+}
+
+static bool near(double got, double want, double bound) { return __builtin_fabs(got - want) <= bound; }
+
+static void check_functions() {
+    for (float a : ODD) {
+        expect(same_bits(sqrt(splat(a))[2], __builtin_sqrtf(a)), "sqrt", 0, 0, sqrt(splat(a))[2], a);
+        expect(same_bits(trunc(splat(a))[1], __builtin_truncf(a)), "trunc", 0, 0, trunc(splat(a))[1], a);
+        expect(same_bits(floor(splat(a))[0], __builtin_floorf(a)), "floor", 0, 0, floor(splat(a))[0], a);
+        expect(same_bits(ceil(splat(a))[3], __builtin_ceilf(a)), "ceil", 0, 0, ceil(splat(a))[3], a);
+        expect(same_bits(round_away(splat(a))[3], __builtin_roundf(a)), "round_away", 0, 0, round_away(splat(a))[3], a);
+    }
+    for (int i = 0; i < 4000; i++) {
+        const float x = float(i - 2000) * 0.37f;
+        const double sn = __builtin_sin(double(x)), cs = __builtin_cos(double(x));
+        expect(near(sine(splat(x), 0)[1], sn, 2e-7), "sine", i, 0, sine(splat(x), 0)[1], sn);
+        expect(near(sine(splat(x), 1)[2], cs, 2e-7), "cosine", i, 0, sine(splat(x), 1)[2], cs);
+        vd s, c;
+        const double far = double(i) * 517.3;
+        sine_cosine(spread(far), s, c);
+        expect(near(s[1], __builtin_sin(far), 1e-12), "sine f64", i, 0, s[1], __builtin_sin(far));
+        expect(near(c[0], __builtin_cos(far), 1e-12), "cosine f64", i, 0, c[0], __builtin_cos(far));
+    }
+    const double exact = 0x1p-60;  // lost where the product is rounded before the sum
+    const vd one = fma(spread(1 + 0x1p-30), spread(1 + 0x1p-30), spread(-1 - 0x1p-29));
+    expect(one[0] == exact && one[1] == exact, "fma f64", 0, 0, one[0], exact);
+}
+
+static void check_orders() {
+    const vf x = {1, 2, 3, 4};
+    const float swapped[] = {2, 1, 4, 3}, low[] = {1, 1, 2, 2}, high[] = {3, 3, 4, 4};
+    const vf both = joined(vd{1, 2}, vd{3, 4});
+    for (int i = 0; i < 4; i++) {
+        expect(swap_neighbours(x)[i] == swapped[i], "swap_neighbours", i, 0, swap_neighbours(x)[i], swapped[i]);
+        expect(doubled(x, 0)[i] == low[i], "doubled", i, 0, doubled(x, 0)[i], low[i]);
+        expect(doubled(x, 1)[i] == high[i], "doubled", i, 1, doubled(x, 1)[i], high[i]);
+        expect(both[i] == x[i], "joined", i, 0, both[i], x[i]);
+    }
+}
+
+// Every byte of a square has another value than its neighbours.
+template <int SIZE, bool PAST>
+static void check_square() {
+    constexpr int N = int(SQUARE<SIZE>), LINE_BYTES = int(CACHE_LINE);
+    alignas(64) static char from[N * LINE_BYTES], to[N * LINE_BYTES];
+    for (int i = 0; i < N * LINE_BYTES; i++) from[i] = char(i * 7 + i / 256 * 3);
+    for (int columns = N; columns > 0; columns /= 2) {
+        memset(to, 0, sizeof to);
+        turn_square<SIZE, PAST>(from, to, LINE_BYTES, N, columns);
+        for (int r = 0; r < N; r++)
+            for (int c = 0; c < N; c++) {
+                const char none[SIZE] = {}, *want = c < columns ? from + r * LINE_BYTES + c * SIZE : none;
+                const char* got = to + c * LINE_BYTES + r * SIZE;
+                expect(!memcmp(got, want, SIZE), "turn_square", SIZE, r * N + c, *got, *want);
+            }
+    }
 }
 
 static void check_halves() {
@@ -215,6 +274,9 @@ static void check_type() {
 
 int main() {
     check_words();
+    check_functions();
+    check_orders();
+    check_square<1, false>(), check_square<2, true>(), check_square<4, false>(), check_square<8, true>();
     check_halves();
     check_lanes();
     check_rounding<false, false, 1>(3);

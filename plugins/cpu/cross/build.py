@@ -52,7 +52,10 @@ def command(name: str, out: Path) -> list[str]:
     """Runs the build backend of the plugin's pyproject.toml in an environment of its own; the wheel goes into `out`."""
     version = f"{sys.version_info.major}{sys.version_info.minor}"
     # Without this setting the module is named for the machine that builds it.
-    settings = {"cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{PLATFORMS[name].module}"}
+    settings = {
+        "cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{PLATFORMS[name].module}",
+        "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR": "ON",  # another compiler's warnings would be seen by nobody
+    }
     needed = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["build-system"]["requires"]
     packages = [word for package in (*needed, "cmake", "ninja") for word in ("--with", package)]
     start = ["uv", "run", "--quiet", "--no-project", "--python", sys.executable, *packages, "python", "-c", BACKEND]

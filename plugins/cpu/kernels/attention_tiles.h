@@ -276,7 +276,7 @@ struct Tiles {
             vf v = load<F32>((char*)(z + i * TILE));
             if (edge) {
                 const int32_t at = int32_t(column + i);
-                v = (low <= at) & (high > at) ? v : splat(-INFINITE);
+                v = ((low <= at) & (high > at)) ? v : splat(-INFINITE);
                 store<F32>((char*)(z + i * TILE), v);
             }
             top = max(v, top);
