@@ -137,6 +137,7 @@ def _drawn(draw: Draw, dtype: DType, seed: int) -> Array:
 
 
 _drawn_blocks = lru_cache(maxsize=256)(_drawn)  # some encoders are slow, and a case is laid out in many ways
+_ENCODED = 4096  # numbers, whole blocks of every dtype; larger operands are of these blocks in another order
 
 
 def _extents(shape: Shape) -> str:
@@ -150,7 +151,11 @@ def drawn(draw: Draw, dtype: DType, rng: np.random.Generator) -> Array:
         return convert(rng.integers(low, 101, draw.shape), dtype)[0]
     if draw.fixed is None and dtype is bool_:
         return np.asarray(rng.random(draw.shape) < 0.5)
-    return convert(np.asarray(draw.draw(rng)), dtype)[0].reshape(_stored_shape(draw.shape, dtype))
+    numbers, stored = np.asarray(draw.draw(rng)), _stored_shape(draw.shape, dtype)
+    if draw.fixed is None and dtype.is_block and numbers.size > _ENCODED:
+        few = convert(numbers.reshape(-1)[:_ENCODED], dtype)[0]
+        return few[rng.integers(0, len(few), stored)]
+    return convert(numbers, dtype)[0].reshape(stored)
 
 
 def raw_blocks(dtype: DType, count: Shape, rng: np.random.Generator, largest: float = 4.0) -> Array:
