@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as Library
 
 import jackfield as jf
 from jackfield_llm.errors import TokenizerError, shown
+from jackfield_llm.tokenizer.lookup import Lookup
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
 from jackfield_llm.tokenizer.vocabulary import Vocabulary
 
@@ -27,6 +28,9 @@ _SPACE = "▁"
 _MERGES = "tokenizer.ggml.merges"
 _BETWEEN = "\x1f"  # two merges: a letter that is in none, where a line break may be
 _PIECE = 1 << 16  # letters of merges that are taken apart together
+_FEW_PARTS = (
+    1 << 14
+)  # of words, in all texts so far: to look up so many takes about as long as to fill the whole tables
 
 
 def pre_tokenizer(name: str | None) -> PreTokenizer:
@@ -40,14 +44,23 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
 class ByteBPE:
     """Merges over bytes, inside the words of a pre-tokenizer."""
 
-    def __init__(self, vocabulary: Vocabulary, library: Library) -> None:
-        """vocabulary: its tokens are not looked at. library: of `tables`."""
-        self._library = library
-        self.texts = _Texts(library, vocabulary)
-        patterns = pre_tokenizer(vocabulary.pre).patterns
-        splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    def __init__(self, vocabulary: Vocabulary, tables: Library | Lookup) -> None:
+        """vocabulary: its tokens are not looked at. tables: of `tables`, or that they are made from when it pays."""
+        rules = pre_tokenizer(vocabulary.pre)
+        splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, letters])
+        self._cut = pre_tokenizers.Sequence([*splits, letters])
+        self._whole_words = rules.whole_words
+        self._whole: Library | None = None
+        self._lookup: Lookup | None = None
+        self._left = _FEW_PARTS
+        self.texts: Sequence[str]
+        if isinstance(tables, Lookup):
+            self._lookup, self.texts = tables, tables.texts
+            self._hidden = frozenset(vocabulary.controls())
+        else:
+            self._whole, self.texts = tables, _Texts(tables, vocabulary)
+            self._whole.pre_tokenizer = self._cut
 
     @staticmethod
     def tables(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Library:
@@ -56,7 +69,35 @@ class ByteBPE:
         return Library(_model(vocabulary, metadata, ignore_merges=whole_words))
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
-        return list(self._library.encode(text, add_special_tokens=False).ids)
+        library = self._whole or self._small(text) or self._filled()
+        return list(library.encode(text, add_special_tokens=False).ids)
+
+    def _small(self, text: str) -> Library | None:
+        """Tables for this text alone; None where those of all texts so far took as long as the whole ones."""
+        if self._lookup is None or len(text) > self._left:
+            return None
+        words = {word for word, _ in self._cut.pre_tokenize_str(text)}
+        found = self._lookup.part(words, self._hidden, most=self._left)
+        if found is None:
+            return None
+        self._left -= found.parts
+        return self._served(found.ids, found.merges)
+
+    def _filled(self) -> Library:
+        """The whole tables. Two threads may both fill them: they are alike."""
+        assert self._lookup is not None
+        hidden, merges = self._hidden, _Pairs(self._lookup.merges.joined, len(self._lookup.merges))
+        ids = {text: token for token, text in enumerate(self._lookup.texts) if text not in hidden}
+        pairs: Sequence[tuple[str, str]] = merges
+        if not all(left in ids and right in ids and left + right in ids for left, right in merges):
+            pairs = [(a, b) for a, b in merges if a in ids and b in ids and a + b in ids]
+        self._whole = self._served(ids, pairs)
+        return self._whole
+
+    def _served(self, ids: dict[str, int], merges: Sequence[tuple[str, str]]) -> Library:
+        library = Library(models.BPE(ids, merges, ignore_merges=self._whole_words))
+        library.pre_tokenizer = self._cut
+        return library
 
     def piece(self, text: str) -> bytes:
         """The bytes a token's text stands for; a letter outside the alphabet stands for itself."""

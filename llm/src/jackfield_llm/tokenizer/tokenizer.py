@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Library
 from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer.bpe import ByteBPE, TextBPE, pre_tokenizer
 from jackfield_llm.tokenizer.byte_strings import ByteStrings
+from jackfield_llm.tokenizer.lookup import LISTS, Lookup
 from jackfield_llm.tokenizer.sentencepiece import SentencePiece
 from jackfield_llm.tokenizer.stream import Stream
 from jackfield_llm.tokenizer.vocabulary import Role, Special, Vocabulary
@@ -67,6 +68,10 @@ class Tokenizer:
         each other.
         """
         kind = metadata.get("tokenizer.ggml.model")
+        lookup = Lookup.of(*map(metadata.get, LISTS)) if kind == "gpt2" else None
+        if lookup is not None:
+            known = Vocabulary.from_metadata(metadata, _KINDS, add_bos=_adds_bos(metadata), known=lookup)
+            return cls.of(known, ByteBPE(known, lookup))
         if isinstance(kind, str) and kind in _BPE:
             pickled, library = _tables(_BPE[kind], metadata)
             small: Vocabulary = pickle.loads(pickled)  # noqa: S301 - its own pickle
@@ -194,13 +199,17 @@ def _tables(kind: type[ByteBPE | TextBPE], metadata: Mapping[str, Any]) -> tuple
     When this returns nothing is left that was made between 50,000 texts: Python gives memory back by the megabyte, and
     one small object in it keeps all of that.
     """
-    byte_level = kind is ByteBPE
-    add_bos = byte_level and pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
-    vocabulary = Vocabulary.from_metadata(metadata, _KINDS, add_bos=add_bos)
-    if byte_level and vocabulary.pre is None:
-        _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
+    vocabulary = Vocabulary.from_metadata(metadata, _KINDS, add_bos=kind is ByteBPE and _adds_bos(metadata))
     library = kind.tables(vocabulary, metadata)
     return pickle.dumps(replace(vocabulary, tokens=(), ids={})), library
+
+
+def _adds_bos(metadata: Mapping[str, Any]) -> bool:
+    """What the pre-tokenizer wants where the file does not say."""
+    pre = metadata.get("tokenizer.ggml.pre")
+    if pre is None:
+        _log.warning("tokenizer.ggml.pre is absent: the default is used, the tokens may not be those of the model")
+    return pre_tokenizer(pre).add_bos
 
 
 def _cut(part: int | str, token: Special) -> list[int | str]:

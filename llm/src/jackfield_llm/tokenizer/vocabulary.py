@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,15 @@ class Special:
     strip_right: bool = False
 
 
+class Known(Protocol):
+    """Tokens by text, and `texts` by id."""
+
+    @property
+    def texts(self) -> Sequence[str]: ...
+    def __contains__(self, text: object, /) -> bool: ...
+    def __getitem__(self, text: str, /) -> int: ...
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """What a file says of its tokens.
@@ -128,22 +137,30 @@ class Vocabulary:
     strip_accents: bool
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any], kinds: Sequence[str], *, add_bos: bool = False) -> Vocabulary:
+    def from_metadata(
+        cls,
+        metadata: Mapping[str, Any],
+        kinds: Sequence[str],
+        *,
+        add_bos: bool = False,
+        known: Known | None = None,
+    ) -> Vocabulary:
         """Reads and checks; `kinds` are the values of `tokenizer.ggml.model` that somebody can serve.
 
-        add_bos: what the pre-tokenizer wants where the file does not say.
+        add_bos: what the pre-tokenizer wants where the file does not say. known: the tokens by id and by text, where
+        somebody has read and checked them.
         Raises: TokenizerError.
         """
         kind = _text(metadata, "model")
         if kind not in kinds:
             raise TokenizerError(f"tokenizer.ggml.model is {shown(kind)}: known ones are {', '.join(sorted(kinds))}")
         defaults = _DEFAULTS[kind]
-        tokens, ids = _tokens(metadata)
+        tokens, ids = (known.texts, {}) if known is not None else _tokens(metadata)
         roles = _numbers(metadata, "token_type", len(tokens), np.int8)
         roles = np.full(len(tokens), Role.NORMAL, np.int8) if roles is None else roles
         index = _Index(metadata, len(tokens))
         declared = roles.copy()
-        by_role = _special_ids(tokens, ids, roles)
+        by_role = _special_ids(tokens, ids if known is None else known, roles)
         lowercase = _flag(metadata, "normalizer.lowercase", default=True)
         bos, eos = index.get("bos_token_id", defaults.bos), index.get("eos_token_id", defaults.eos)
         ends = _ends(tokens, by_role, roles, index, eos)
@@ -267,7 +284,7 @@ def _numbers(metadata: Mapping[str, Any], key: str, size: int, dtype: type[np.ge
     return numbers.astype(dtype)
 
 
-def _special_ids(tokens: Sequence[str], ids: Mapping[str, int], roles: NDArray[np.int8]) -> dict[str, int]:
+def _special_ids(tokens: Sequence[str], ids: Known | dict[str, int], roles: NDArray[np.int8]) -> dict[str, int]:
     """Texts and ids of tokens that are not ordinary text; marks those that look or are known to be control tokens."""
     found = {}
     wanted = _ENDS | _FILL | {text for texts in _FILL_ENDS.values() for text in texts}
