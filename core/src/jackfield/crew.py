@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 __all__ = ["Crew"]
@@ -28,7 +28,14 @@ class Crew(Generic[T, R]):
         for pair in zip(pieces, self._told, strict=True):
             self._queue.put(pair)
         self._threads: list[Thread] = []
-        for _ in range(min(size, len(pieces)) - 1):
+        # A thread that set to work at once would do so on the core of its caller, who then waits there, for
+        # milliseconds, to be told that it has started. One that sleeps first is woken on a core that is free.
+        self._gate = Lock()
+        with self._gate:
+            self._start(min(size, len(pieces)) - 1)
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
             thread = Thread(target=self._all, name="jackfield-crew")
             try:
                 thread.start()
@@ -52,6 +59,8 @@ class Crew(Generic[T, R]):
             thread.join()
 
     def _all(self) -> None:
+        with self._gate:
+            pass
         while self._one():
             pass
 
