@@ -209,6 +209,17 @@ def test_what_is_fused_away_and_never_written_has_only_an_address():
     assert arenas[1].nbytes > 3 * 4000
 
 
+def test_what_a_step_of_the_group_changes_keeps_its_memory():
+    """It is read by the step that changes it, and has another name afterwards: no more is fused away than without."""
+    x, at = jf.input("x", (100, 4)), jf.input("at", (4,), jf.i32)
+    cache = ops.add(x, x)
+    graph = [ops.put_rows(cache, x[:4], at), ops.tanh(x)]
+    wish = Grouping(((0,), (1, 2)), unwritten=True)
+    with registered(Picky([Liar("liar:0", fuse=lambda steps, links: wish)])):
+        drawn = jf.Session("liar:0").draw(graph)
+    assert [value.nbytes for value in drawn.memory.places if value.kind == "temporary"] == [1600, 1600]
+
+
 def test_links_tell_which_memory_steps_share():
     x, y, s = jf.input("x", (16,)), jf.input("y", (16,)), jf.state("s", (16,))
     a = ops.add(x, y)

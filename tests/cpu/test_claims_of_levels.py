@@ -12,10 +12,10 @@ from jackfield.conformance import claims
 from jackfield.conformance.cases import examples
 from jackfield.conformance.direct import step_of
 from jackfield.op import OPS
+from jackfield_cpu import backend as backend_module
 from jackfield_cpu.backend import CpuBackend
 
-BACKEND = CpuBackend()
-BASE, *RICHER = BACKEND.targets()
+BASE, *RICHER = CpuBackend().targets()
 # Codebook rows are searched with a BLAS, whose order of sums is its own: no other encoder gives the same bytes.
 SEARCHED = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 # The cases left to the reference. Sums in a block dtype and X a = b are P2 in ops that are not.
@@ -34,9 +34,9 @@ def counts(text):
 
 
 def test_richer_levels_claim_at_least_as_much():
-    least = counts(claims(BACKEND, BASE))
+    least = counts(claims(CpuBackend(), BASE))
     for target in RICHER:
-        more = counts(claims(BACKEND, target))
+        more = counts(claims(CpuBackend(), target))  # a fresh one, that has no answers of another level
         assert all(more[key][0] >= taken for key, (taken, _) in least.items())
 
 
@@ -50,6 +50,17 @@ def asked():
 
 @pytest.mark.parametrize("target", [BASE, *RICHER], ids=lambda target: target.arch)
 def test_every_p0_and_p1_op_takes_f32_and_f16(target):
-    kernels = BACKEND.kernels()
-    refused = [name for name, step in asked() if refusal(step, kernels, target) or BACKEND.why_not(step, target)]
+    backend = CpuBackend()
+    kernels = backend.kernels()
+    refused = [name for name, step in asked() if refusal(step, kernels, target) or backend.why_not(step, target)]
     assert set(refused) == LEFT
+
+
+def test_each_level_is_asked_itself(monkeypatch):
+    """Levels answer alike; where one would not, its own answer counts, whoever was asked before."""
+    name, step = asked()[0]
+    backend, heard = CpuBackend(), []
+    monkeypatch.setattr(backend_module._native, "why_not", lambda step, arch: heard.append(arch))
+    for target in [BASE, *RICHER, BASE]:
+        assert backend.why_not(step, target) is None, name
+    assert heard == [target.arch for target in [BASE, *RICHER]]

@@ -123,6 +123,22 @@ def test_any_cache_and_any_slots(level, data):
     same_bits(got, want)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("which", [[0, 1], [1, 0], [1, 2], [0, 1, 2, 3]])
+def test_caches_that_are_no_states(level, which):
+    """Rows put into what the plan itself makes, is given or copies: the group's own steps read and change it."""
+    p = Parts(5, dtype="f32")
+    shape = p.cache.shape
+    fed, fixed = jf.input("fed", shape), jf.constant(np.full(shape, 7, np.float32))
+    for cache in (ops.add(fed, fed), fed, fixed):
+        p.cache = cache
+        stored = p.put(rows_of(p.rope(p.k)))
+        other = ops.put_rows(ops.multiply(fed, fed), rows_of(p.rope(jf.input("k2", p.k.shape))), p.slots)
+        every = [p.rope(p.q), stored, other, ops.tanh(stored)]
+        graph = {str(i): every[i] for i in which} | {"read": ops.tanh(ops.add(stored, other))}
+        same_bits(plain(graph, 3, level), plain(graph, 1, level, fuses=False))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("tokens", [3, 400])
 def test_a_bad_slot_is_an_error(threads, tokens):

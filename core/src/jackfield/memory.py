@@ -311,7 +311,8 @@ class _Planner:
                 value.nbytes = _result_nbytes(self.panel.device(item.device), item.step)
         if unwritten and len(group) > 1:
             read = {ref.value for i in group for ref in items[i].operands if ref is not None}
-            for value in [items[i].result.value for i in group[:-1]]:
+            changed = {items[i].result.value for i in group if items[i].updates}
+            for value in {items[i].result.value for i in group[:-1]} - changed:
                 if value in read and value.kind == "temporary":
                     value.nbytes = min(value.nbytes, 1)
 

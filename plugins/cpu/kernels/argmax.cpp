@@ -148,12 +148,15 @@ JF_INLINE void first_largest_rows(const char* x, int64_t down, int64_t rows, int
 template <DType D>
 void columns(const Turned& at, const Team& team) {
     const View &x = at.x, &out = at.out;
-    const int64_t pieces = (x.last() + ABREAST - 1) / ABREAST, rest[RANK] = {x.shape[0], x.shape[1], 1, 1};
+    const int64_t rest[RANK] = {x.shape[0], x.shape[1], 1, 1};
+    int64_t abreast = ABREAST;  // fewer where workers would have none
+    while (abreast > 64 && rest[0] * rest[1] * ((x.last() + abreast - 1) / abreast) < 2 * team.count) abreast /= 2;
+    const int64_t pieces = (x.last() + abreast - 1) / abreast;
     const Share part = share(rest[0] * rest[1] * pieces, team);
     Winners best;
     for (int64_t p = part.begin; p < part.end; p++) {
         const RowWalk walk(rest, p / pieces);
-        const int64_t c = p % pieces * ABREAST, m = x.last() - c < ABREAST ? x.last() - c : ABREAST;
+        const int64_t c = p % pieces * abreast, m = x.last() - c < abreast ? x.last() - c : abreast;
         first_largest_rows<D>(walk.row(x) + c * bytes_of<D>, x.stride[2], x.shape[2], m, best);
         scatter((const char*)best.row, walk.row(out) + c * out.stride[3], out.stride[3], m, 4);
     }

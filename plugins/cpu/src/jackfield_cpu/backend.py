@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from jackfield.backend import (
@@ -42,7 +43,7 @@ class CpuBackend(Backend):
     api = (0, 1)
 
     def __init__(self) -> None:
-        self._refusals: dict[Step, Reason | None] = {}
+        self._refusals: dict[tuple[Step, str], Reason | None] = {}
 
     def devices(self) -> Sequence[Device]:
         settings = read_settings()
@@ -61,12 +62,15 @@ class CpuBackend(Backend):
         return {op: _kernel(*row) for op, row in TABLE.items()}
 
     def why_not(self, step: Step, target: Target) -> Reason | None:
-        if step not in self._refusals:
-            if len(self._refusals) >= MOST_ANSWERS:
-                self._refusals.clear()
-            text = _native.why_not(step_tuple(step), target.arch)
-            self._refusals[step] = Reason(f"{step.op}: {text}") if text else None
-        return self._refusals[step]
+        asked = step, target.arch
+        with suppress(KeyError):
+            return self._refusals[asked]
+        text = _native.why_not(step_tuple(step), target.arch)
+        answer = Reason(f"{step.op}: {text}") if text else None
+        if len(self._refusals) >= MOST_ANSWERS:
+            self._refusals.clear()
+        self._refusals[asked] = answer
+        return answer
 
     def reads(self, step: Step, target: Target) -> tuple[Reads, ...]:
         answers: list[Reads] = ["dense"] * len(step.operands)
