@@ -37,7 +37,7 @@ class Scripted:
         self.tokenizer, self.script, self.context, self.prompt = tokenizer, list(script), context, list(prompt)
         self.calls = 0
 
-    def advance(self, ids):
+    def advance(self, ids, *, checked=0):
         assert list(ids) == [*self.prompt, *self.script[: self.calls]]
         assert len(ids) <= self.context
         logits = np.zeros(tokenizer_size(self.tokenizer), np.float32)

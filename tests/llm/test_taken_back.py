@@ -21,7 +21,10 @@ NAMES = (
     *("rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7"),
     *("qwen3next", "qwen35", "qwen35moe"),
 )
-VARIANTS = ("mamba2_one_group", "rwkv6_split", "rwkv7_f16", "rwkv6qwen2_f16", "arwkv7_f16", "qwen3next_joined")
+VARIANTS = (
+    *("mamba2_one_group", "rwkv6_split", "rwkv7_f16", "rwkv6qwen2_f16", "arwkv7_f16", "qwen3next_joined"),
+    *("qwen3next_predicting", "qwen35_predicting", "qwen35moe_predicting"),
+)
 """Of the same layers, so for the quick device only."""
 CASES = (
     *(("reference", name, 24) for name in NAMES),

@@ -27,7 +27,7 @@ class Evaluates(Protocol):
     context: int
     tokenizer: Tokenizer
 
-    def advance(self, ids: Sequence[int], /) -> tuple[NDArray[np.float32], int]: ...
+    def advance(self, ids: Sequence[int], /, *, checked: int = 0) -> tuple[NDArray[np.float32], int]: ...
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Generation(Iterator[str]):
         stats, began = self.stats, time.perf_counter()
         room = model.context - len(ids) + 1  # the last token drawn needs no column
         limit = room if max_tokens is None else min(max_tokens, room)
-        logits, stats.cached_tokens = model.advance(ids)
+        logits, stats.cached_tokens = model.advance(ids, checked=len(ids))
         stats.prompt_tokens = len(ids) - stats.cached_tokens
         stats.prompt_seconds = time.perf_counter() - began
         text = model.tokenizer.stream()
@@ -114,7 +114,7 @@ class Generation(Iterator[str]):
                 return
             if len(self.ids) < limit:
                 # All tokens, not the last one: what another answer left in the cache is noticed and replaced.
-                logits, _ = model.advance(ids)
+                logits, _ = model.advance(ids, checked=len(ids))
         else:
             stats.finish = "length" if limit == max_tokens else "context"
         if rest := stops.push(text.flush()):

@@ -257,13 +257,19 @@ class Model:
         """Append one token to the cache; logits after it, f32 [vocabulary]."""
         return self.prefill([token])
 
-    def advance(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], int]:
+    def advance(self, ids: Sequence[int], *, checked: int = 0) -> tuple[NDArray[np.float32], int]:
         """Make the cache hold exactly `ids`, reusing its common beginning.
 
+        checked: so many of them, from the first on, are known to be tokens; a long text need not be looked through for
+            each token more.
         Returns: logits after the last token, f32 [vocabulary], and how many tokens were reused.
         """
         with self._alone():
-            return self._writer().advance(self._known(ids, past=0))
+            if not checked:
+                return self._writer().advance(self._known(ids, past=0))
+            if not 0 < checked <= len(ids):
+                raise ModelError(f"checked is {checked}: must be 0 to the {len(ids)} tokens there are")
+            return self._writer().advance([*ids[:checked], *self._known(ids[checked:], past=checked)])
 
     def embed(
         self, texts: Iterable[str | Sequence[int]], *, pooling: str | None = None, normalize: bool = True
