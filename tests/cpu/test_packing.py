@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from block_bits import random_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from jackfield import ops
 from jackfield.backend import Spec, Step
 from jackfield.dtypes import DTYPES
 from jackfield.errors import ForkedError, GraphError
+from jackfield.graph import ArraySource
 from jackfield_cpu import CpuBackend, _native
 
 GROUP = 16
@@ -457,3 +459,21 @@ def test_the_file_behind_packed_weights_does_not_stay_in_memory(tmp_path):
     assert files - files_before < 4
     assert peak - before < weights + 48  # up to eight threads with one weight of 4.3 MB each
     assert right == "True True"
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, d in DTYPES.items() if d.is_block and not d.is_activation] + ["f16", "bf16", "f32"]
+)
+def test_a_weight_of_rows_and_products_lies_there_once(name):
+    """One that is embedding and output at a time, as many models have it."""
+    dtype, rng = DTYPES[name], np.random.default_rng(0)
+    weight = (
+        jf.constant(ArraySource(random_blocks(dtype, (512, 512), rng), dtype, (512, 512)))
+        if dtype.is_block
+        else jf.constant(rng.standard_normal((512, 512)).astype(dtype.numpy))
+    )
+    x, ids = jf.input("x", (4, 512)), jf.input("ids", (3,), jf.i32)
+    with jf.Session("cpu", policy="strict") as session:
+        memory = session.compile([ops.take_rows(weight, ids), ops.linear(x, weight)]).memory()
+        assert memory["cpu:0"]["constants"] == session.compile(ops.linear(x, weight)).memory()["cpu:0"]["constants"]
+        assert memory["cpu:0"]["constants"] < 1.1 * weight.spec.nbytes
