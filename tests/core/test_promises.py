@@ -135,6 +135,14 @@ def test_rows_without_a_query_count_nothing(checked):
     assert compiled(empty, "reference")(**empty).shape == (1, 0, 2, 8)
 
 
+def test_what_is_empty_breaks_no_promise(device, checked):
+    """No column, and no result: then nothing runs, whatever the mask holds."""
+    none = operands(N=0) | {"mask": np.zeros((3, 0), np.float32)}
+    assert not compiled(none, device)(**none).any()
+    arrays = operands() | {"v": np.zeros((1, 1, 9, 0), np.float32), "mask": mask_with(LIMIT + 1)}
+    assert compiled(arrays, device)(**arrays).shape == (1, 3, 2, 0)
+
+
 def test_without_a_promise_every_mask_is_fine(checked):
     arrays = operands() | {"mask": np.zeros((3, 9), np.float32)}
     compiled(arrays, "reference", kv_limit=0)(**arrays)
