@@ -1,20 +1,27 @@
-"""What JACKFIELD_CHECK looks at between the steps of a call: guards and dead memory, and results that hold NaN.
+"""What JACKFIELD_CHECK looks at between the steps of a call: guards and dead memory, results that hold NaN, and
+operands that are not what the caller promised.
 
 Such plans run one step at a time. Slow by design; never on unless asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from .backend import Buffer, Device, Place
 from .blueprint import Blueprint
+from .dtypes.arrays import element
 from .errors import DeviceError, KernelError
 from .memory import Life
+from .op import OPS, Call
 from .partition import Item, Ref, Run
+from .reference import array_at
+from .upload import plain_bytes
 
 __all__ = ["GUARD", "Watch"]
 
@@ -53,7 +60,7 @@ class Watch:
 
     def __init__(self, drawn: Blueprint, chunk: Callable[[int, int], Buffer], place: Callable[[Ref], Place]) -> None:
         self.panel, self.place = drawn.panel, place
-        self.nan = "nan" in drawn.request.checks
+        self.nan, self.promises = ("nan" in drawn.request.checks), ("promises" in drawn.request.checks)
         self.ranges: list[_Range] = []
         if "memory" in drawn.request.checks:
             for number, reservations in drawn.memory.reserved.items():
@@ -76,8 +83,11 @@ class Watch:
         items = [] if copies else run.items
         what = "a copy" if copies else run.items[0].name
         device = self.panel.device(run.device)
+        promises = [one for item in items for one in self._promises(device, item)] if self.promises else []
 
         def checked() -> None:
+            for keep in promises:
+                keep()
             for one in born:
                 one.fill(0, one.inner, _FRESH)
                 one.fill(one.inner, GUARD, _GUARD_BYTE)
@@ -96,10 +106,35 @@ class Watch:
         spec = item.result.spec
         if not spec.dtype.is_float or spec.dtype.numpy is None:
             return
-        place = self.place(item.result)
-        raw = np.empty(spec.extent_nbytes, np.uint8)
-        device.read(place.buffer, place.offset, raw.data)
-        array = np.ndarray(spec.shape, spec.dtype.numpy, raw.data, 0, spec.byte_strides)
+        array = self._array(device, item.result)
         bad = int(np.isnan(array).sum())
         if bad:
             raise KernelError(f"[{item.step.op}] {item.name} on {device.name}: {bad} of {array.size} results are NaN")
+
+    def _promises(self, device: Device, item: Item) -> Iterator[Callable[[], None]]:
+        """One check for each operand that something was promised of."""
+        op, promises = OPS[item.step.op], OPS[item.step.op].declared.promises
+        if not promises:
+            return
+        call = op.call(item.step.operands, item.step.attrs)
+        for name, ref in zip(op.operands, item.operands, strict=True):
+            if name in promises and ref is not None:
+                yield partial(self._check_promise, device, item, call, name, ref)
+
+    def _check_promise(self, device: Device, item: Item, call: Call, name: str, ref: Ref) -> None:
+        broken = call.op.broken(name, self._array(device, ref), call)
+        if broken is not None:
+            raise KernelError(f"[{call.op.name}] {item.name} on {device.name}: {broken}")
+
+    def _array(self, device: Device, ref: Ref) -> np.ndarray[Any, Any]:
+        """What lies there, as stored. Only its backend can read a packed constant; its plain bytes are at hand."""
+        spec = ref.spec
+        if spec.layout:
+            assert ref.value.tensor is not None
+            plain = plain_bytes(ref.value.tensor, ref.value.window)
+            return np.frombuffer(plain, element(spec.dtype)).reshape(spec.units)
+        place = self.place(ref)
+        raw = np.empty(spec.extent_nbytes, np.uint8)
+        if raw.nbytes:
+            device.read(place.buffer, place.offset, raw.data)
+        return array_at(raw, Place(place.buffer, 0, spec))

@@ -21,7 +21,7 @@
   - DeviceError              a device failed, or broke a law of the contract
     - OutOfMemory            also a MemoryError
     - BadIndex               an index found in data lies outside; also an IndexError
-    - KernelError            a kernel failed
+    - KernelError            a kernel failed, or JACKFIELD_CHECK found NaN or a promise that is broken
     - DeviceLost             the device is gone, with all its buffers
     - StateLost              a state lived on a lost device
     - ForkedError            a device of the parent process was used in a forked child
@@ -150,7 +150,7 @@ class BadIndex(DeviceError, IndexError):
 
 
 class KernelError(DeviceError):
-    """A kernel failed."""
+    """A kernel failed, or JACKFIELD_CHECK found NaN in a result or a promise of the caller's that is broken."""
 
 
 class DeviceLost(DeviceError):

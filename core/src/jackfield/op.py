@@ -100,6 +100,7 @@ WorkRule = Callable[[Call, Spec], Work]
 Check = Callable[[Call], None]
 ViewRule = Callable[[Call], View | None]
 Slack = Callable[[Mapping[str, Array | None], Mapping[str, Attr]], Any]
+Promise = Callable[[Call, Array], str | None]
 
 
 Specs = tuple[Spec | None, ...]
@@ -214,6 +215,14 @@ class Op:
         with np.errstate(all="ignore"):
             return recast(np.asarray(self.body(*given, **attrs)), result)
 
+    def broken(self, operand: str, array: Array, call: Call) -> str | None:
+        """How an operand's data breaks what the caller promised of it, and what to do; None where it keeps it.
+
+        array: as stored.
+        """
+        with np.errstate(all="ignore"):
+            return self.declared.promises[operand](call, array if self.stored else widened(array))
+
     def run(self, *operands: Array | None, **keywords: Any) -> Array:
         """The oracle by hand: checks like the builder, then `evaluate`. Operands by position or name.
 
@@ -326,6 +335,7 @@ class Declared:
     slack: Slack | None
     priority: Priority
     stored: bool
+    promises: Mapping[str, Promise]
 
 
 def op(
@@ -344,6 +354,7 @@ def op(
     slack: Slack | None = None,
     priority: Priority = "P0",
     stored: bool = False,
+    promises: Mapping[str, Promise] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op.
 
@@ -361,6 +372,9 @@ def op(
         broadcasts to the result.
     stored: the body gets elements as they are stored (block dtypes as arrays of blocks), for ops that copy, select or
         convert. Else it gets floats as f64, decoded.
+    promises: by operand, what its data must be and no device looks for: a pure function of the Call and the operand's
+        array, as the body gets it, that says how the data breaks it and what to do, or None. JACKFIELD_CHECK=promises
+        asks it before every step.
     """
 
     def declare(body: Callable[..., Any]) -> Op:
@@ -382,9 +396,11 @@ def op(
                 slack=slack,
                 priority=priority,
                 stored=stored,
+                promises=dict(promises or {}),
             ),
         )
         assert new.name not in OPS, f"op {new.name} is declared twice"
+        assert set(new.declared.promises) <= set(new.operands), f"op {new.name} promises what it does not take"
         OPS[new.name] = new
         return new
 

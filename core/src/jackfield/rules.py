@@ -176,6 +176,28 @@ def touched(call: Call, result: Spec) -> int:
     return sum(spec.nbytes for _, spec in call.present()) + result.nbytes
 
 
+# what promises share
+
+
+def row_named(at: Sequence[int], operand: str) -> str:
+    """The row at these indices, for a text."""
+    return f"row {list(map(int, at))} of {operand}" if len(at) else f"the row of {operand}"
+
+
+def uneven_row(rows: Array, operand: str, least: float) -> str | None:
+    """The first row (last axis) that holds no shares, in words: none is below 0, together they are `least` to 1.
+
+    Half a thousandth is rounding, and NaN tells nothing.
+    """
+    low, total = rows.min(-1, initial=0), rows.sum(-1)
+    wrong = (low < 0) | (total < least - 5e-4) | (total > 1 + 5e-4)
+    if not wrong.any():
+        return None
+    at = tuple(np.argwhere(wrong)[0])
+    found = f"holds {low[at]:g}" if low[at] < 0 else f"sums to {total[at]:g}"
+    return f"{row_named(at, operand)} {found}"
+
+
 # what bodies share
 
 

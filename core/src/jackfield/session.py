@@ -32,7 +32,7 @@ __all__ = ["Session", "States", "compile"]
 log = logging.getLogger("jackfield")
 
 POLICIES = ("strict", "prefer", "auto")
-CHECKS = ("memory", "nan")
+CHECKS = ("memory", "nan", "promises")
 
 Output = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 PinList = Mapping[Any, str] | Sequence[tuple[Tensor | str, str]]

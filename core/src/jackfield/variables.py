@@ -19,7 +19,7 @@ VARIABLES = {
     "JACKFIELD_DEVICE": "the selection when no device is given",
     "JACKFIELD_POLICY": "strict, prefer or auto",
     "JACKFIELD_BACKENDS": "which backends may load",
-    "JACKFIELD_CHECK": "checks while debugging: memory, nan",
+    "JACKFIELD_CHECK": "checks while debugging: memory, nan, promises",
     "JACKFIELD_SIM": "shape and faults of sim",
     "JACKFIELD_CACHE": "folder of fetched models",
     "JACKFIELD_REQUIRE": "tests: what must be there",

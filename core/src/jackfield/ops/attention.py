@@ -9,7 +9,19 @@ from jackfield.dtypes.arrays import dtype_of, widened
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
 from jackfield.op import Array, Call, Work, bad_index, case, ints, op, rand, values
 from jackfield.ops.elementwise import INF, NAN
-from jackfield.rules import STORED, always, four, known, not_negative, padded, precision, rank_of, slopes, touched
+from jackfield.rules import (
+    STORED,
+    always,
+    four,
+    known,
+    not_negative,
+    padded,
+    precision,
+    rank_of,
+    row_named,
+    slopes,
+    touched,
+)
 from jackfield.spec import Shape, Spec
 
 
@@ -94,6 +106,20 @@ def _work(call: Call, result: Spec) -> Work:
     return Work(each * N // 2 if call.attr("causal") and T == N else each * N, touched(call, result))
 
 
+def _few_open(call: Call, mask: Array) -> str | None:
+    """A row of a query opens at most `kv_limit` columns. All N count: a device may gather by the mask alone."""
+    limit, queries = call.attr("kv_limit"), call["q"].shape[-2]
+    opened = np.count_nonzero(four(mask)[:, :, :queries] != -np.inf, axis=-1)
+    if not limit or opened.max(initial=0) <= limit:
+        return None
+    at = np.unravel_index(opened.argmax(), opened.shape)
+    row = row_named(at[4 - mask.ndim :], "mask")
+    return (
+        f"{row} opens {opened[at]} columns, kv_limit promises at most {limit}: "
+        "give a larger kv_limit, or close columns with -inf"
+    )
+
+
 _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
 
 
@@ -104,6 +130,7 @@ _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
     tolerance="N",
     check=_fits,
     stored=True,
+    promises={"mask": _few_open},
     accepts={
         "q": (f32,),
         "k": STORED,
@@ -237,7 +264,7 @@ def attention(
         with a BadIndex. The last query stands at column kv_len - 1.
     causal: a query sees no column behind its own. window: above 0, only that many columns up to its own.
     max_bias: above 0, slopes the mask by head. logit_softcap: above 0, c * tanh(z / c) before the mask.
-    kv_limit: above 0, a promise that a row of the mask opens at most so many columns.
+    kv_limit: above 0, a promise that a row of the mask opens at most so many columns, whatever else hides them.
     precision: "f32" forbids f16 accumulators. Returns: f32 (S, T, H, Dv); zeros where nothing is seen.
     A column that is not seen is never read: NaN there changes nothing.
     Raises: ShapeError, DTypeError; AttributeValueError, also for max_bias or kv_limit without mask, kv_rows without

@@ -20,6 +20,7 @@ from jackfield.rules import (
     per_operand_element,
     rank_of,
     same_as,
+    uneven_row,
 )
 from jackfield.spec import Shape
 
@@ -97,12 +98,18 @@ def rms_norm_backward(grad: Array, x: Array, *, eps: float) -> Array:
     return r * (grad - x * np.sum(x * grad, -1, keepdims=True) / (power + n * eps))
 
 
+def _made_by_softmax(_: Call, y: Array) -> str | None:
+    found = uneven_row(y, "y", least=0)  # sinks take a part
+    return found and f"{found}, softmax makes shares of 0 to 1 that sum to at most 1: give the result of softmax"
+
+
 @op(
     shape=same_as("grad"),
     dtype=like("grad"),
     work=per_element(4),
     accepts={"grad": (f32,), "y": (f32,)},
     check=all_of(has_last_axis("y"), equal_shapes("grad", "y")),
+    promises={"y": _made_by_softmax},
     inplace=("grad",),
     tolerance="R",
     priority="P2",

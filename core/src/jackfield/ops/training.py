@@ -21,6 +21,7 @@ from jackfield.rules import (
     rank_of,
     same_as,
     touched,
+    uneven_row,
 )
 from jackfield.spec import Shape, Spec
 
@@ -77,12 +78,19 @@ def _loss_gradient(call: Call) -> Shape:
     return call["logits"].shape
 
 
+def _shares(_: Call, labels: Array) -> str | None:
+    """With another sum the gradient of a row would be softmax times that sum, minus the labels."""
+    found = uneven_row(labels, "labels", least=1)
+    return found and f"{found}, labels are shares of 0 to 1 that sum to 1: divide the row by its sum"
+
+
 @op(
     shape=_loss_gradient,
     dtype=like("logits"),
     work=per_element(8),
     accepts={"grad": (f32,), "logits": (f32,), "labels": (f32,)},
     check=_LOSS_CHECK,
+    promises={"labels": _shares},
     inplace=("logits",),
     tolerance="R",
     priority="P2",
@@ -103,8 +111,8 @@ def _loss_gradient(call: Call) -> Shape:
 def cross_entropy_backward(grad: Array, logits: Array, labels: Array) -> Array:
     """The gradient of cross_entropy: (softmax(logits) - labels) * grad / rows.
 
-    grad: f32 (). logits, labels: f32 (..., n), those of cross_entropy. Returns: f32, shape of logits.
-    Raises: ShapeError.
+    grad: f32 (). logits, labels: f32 (..., n), those of cross_entropy; the labels of a row must be shares that sum to
+    1. Returns: f32, shape of logits. Raises: ShapeError.
     """
     shares = np.asarray(softmax.body(logits))
     return (shares - labels) * grad / max(1, np.prod(logits.shape[:-1]))
