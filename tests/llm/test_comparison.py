@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jackfield as jf
 import jackfield_llm
 from jackfield.cli.app import app
 from jackfield_llm import eval_command
@@ -241,6 +242,65 @@ def test_parts_of_logits_are_the_logits(family_path):
         assert len(parts) > 1
         assert np.array_equal(np.concatenate(parts), model.logits(ids))
         assert list(model.logit_parts([])) == []
+
+
+def test_between_parts_of_logits_the_model_is_busy(family_path):
+    """Whatever it is asked, by the thread that reads them too: the text would be another."""
+    with jackfield_llm.load(family_path("llama"), "reference") as model:
+        ids = list(range(2, 42))
+        whole = model.logits(ids)
+        parts = model.logit_parts(ids)
+        first = next(parts)
+        calls = (
+            lambda: model.logits([5]),
+            lambda: model.prefill([5]),
+            lambda: model.advance([5]),
+            lambda: model.embed([[5]]),
+            lambda: next(model.answer([5])),
+            lambda: next(model.logit_parts([5])),
+            model.reset,
+        )
+        for call in calls:
+            with pytest.raises(jf.errors.Busy):
+                call()
+        assert np.array_equal(np.concatenate([first, *parts]), whole)
+        parts = model.logit_parts(ids)
+        next(parts)
+        parts.close()
+        assert np.array_equal(model.logits(ids), whole)
+
+
+def test_one_model_is_not_both_sides(family_path):
+    with jackfield_llm.load(family_path("llama"), "reference") as model, pytest.raises(EvaluationError, match="twice"):
+        compare_models(model, model, TEXT, window=8)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"window": 0}, {"window": -1}, {"window": 8, "tokens": 0}, {"window": 8, "tokens": -2}]
+)
+def test_counts_below_one(wrong, family_path):
+    path = family_path("llama")
+    with (
+        jackfield_llm.load(path, "reference") as one,
+        jackfield_llm.load(path, "reference") as other,
+        pytest.raises(EvaluationError, match="must be at least 1"),
+    ):
+        compare_models(one, other, TEXT, **wrong)
+
+
+def test_only_what_is_alike_in_all_is_said_to_be(family_path, tmp_path, text_path):
+    """Another file of the same name, or another cache, may differ; of two files of a name the paths are told."""
+    path, note = family_path("llama"), "they can't differ"
+    options = ("-d", "reference", "--text", text_path, "--tokens", "10")
+    assert note in run(path, "--against", path, *options).stderr
+    assert note in run(path, "--against", "reference", *options).stderr
+    assert note not in run(path, "--against", path, *options, "--cache-dtype", "f32").stderr
+    other = tmp_path / path.name
+    other.write_bytes(path.read_bytes())
+    result = run(path, "--against", other, *options)
+    assert note not in result.stderr
+    assert str(other) in result.stdout
+    assert str(path) in result.stdout
 
 
 def test_the_bar_counts_steps(capsys, monkeypatch):

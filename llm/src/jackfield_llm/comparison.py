@@ -83,8 +83,14 @@ def compare_models(
 
     window: tokens evaluated together, from an empty cache; both models' contexts must hold them.
     tokens: only so many of the text. report: called with the tokens done and those in all.
-    Raises: EvaluationError for vocabularies that differ, or a text of fewer than two tokens to predict.
+    Raises: EvaluationError for vocabularies that differ, one Model given as both, a window or a number of tokens below
+        1, or a text of fewer than two tokens to predict.
     """
+    if judged is base:
+        raise EvaluationError("both sides are one Model, whose cache holds one text at a time: load the file twice")
+    for name, count in (("window", window), ("tokens", tokens)):
+        if count is not None and count < 1:
+            raise EvaluationError(f"{name} is {count}: must be at least 1")
     check_vocabularies(judged.tokenizer, base.tokenizer)
     bos = judged.tokenizer.bos_id if judged.tokenizer.adds_bos else None
     cut = list(windows(judged.tokenize(text)[:tokens], window, bos))

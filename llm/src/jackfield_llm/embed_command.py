@@ -30,7 +30,7 @@ __all__ = ["embed"]
     "-c",
     "--context",
     type=click.IntRange(min=1),
-    help="The most tokens of a text. Default: what the model knows, at most 4096.",
+    help="The most tokens of a text. Default: what the model knows, at most 4096 where it has attention.",
 )
 @click.option("--pooling", type=click.Choice(POOLINGS), help="How one vector is made of many. Default: the file's.")
 @click.option("--raw", is_flag=True, help="Leave the vectors as long as they are; otherwise all have the length 1.")

@@ -84,16 +84,17 @@ def evaluate(
                 tokens=tokens,
                 report=lambda done, total: bar("comparing", done, total),
             )
+            alike = other is not None and other != source and other.name == source.name
             names = {
-                "model": source.name,
+                "model": str(source) if alike else source.name,
                 "device": judged.device_names,
                 "cache_dtype": cache_dtype,
-                "against": (other or source).name,
+                "against": str(other) if alike else (other or source).name,
                 "against_device": base.device_names,
                 "text": "jackfield_llm/eval_text.txt" if text is None else text,
                 "window": window,
             }
-    if (names["model"], names["device"]) == (names["against"], names["against_device"]):
+    if other in (None, source) and cache_dtype == _BASE_CACHE and names["device"] == names["against_device"]:
         click.echo(f"note: both sides are {names['model']} on {names['device']}: they can't differ", err=True)
     click.echo(_document(names, found) if as_json else _table(names, found))
 
@@ -121,6 +122,9 @@ def _text(path: str | None) -> str:
         raise EvaluationError(f"{path}: can't be read: {e.strerror or e}") from e
 
 
+_BASE_CACHE = "f16"  # of the model compared with, whatever the other's
+
+
 @contextmanager
 def _models(
     source: Path, other: Path | None, device: str | None, against: str, window: int, cache_dtype: str
@@ -128,8 +132,8 @@ def _models(
     """The model judged, and the one it is compared with."""
     with ExitStack() as open_models:
         judged = open_models.enter_context(load(source, device, context=window, cache_dtype=cache_dtype))
-        base = load(source, against, context=window) if other is None else load(other, device, context=window)
-        yield judged, open_models.enter_context(base)
+        where = (source, against) if other is None else (other, device)
+        yield judged, open_models.enter_context(load(*where, context=window, cache_dtype=_BASE_CACHE))
 
 
 def _document(names: dict[str, Any], found: Figures) -> str:

@@ -7,7 +7,8 @@ import logging
 import operator
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -165,6 +166,7 @@ class Model:
             )
         self._template: ChatTemplate | None = None
         self._lock = threading.RLock()
+        self._reading: Callable[[], object] = _nobody
 
     def _built(self, weights: Weights, cache_dtype: jf.DType, rollback: int) -> Transformer | EncoderGraphs:
         c, context = self.config, self.context
@@ -245,8 +247,13 @@ class Model:
         """
         with self._alone():
             known = self._known(ids, past=0)
-            self._writer().rewind(0)
-            yield from self._writer().evaluate(known, "all")
+            reader = _Reader()
+            self._reading = weakref.ref(reader)
+            try:
+                self._writer().rewind(0)
+                yield from self._writer().evaluate(known, "all")
+            finally:
+                del reader
 
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""
@@ -292,10 +299,12 @@ class Model:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other thread evaluates; the cache is what the decoder says."""
+        """No other thread evaluates, nor does this one read parts of logits; the cache is what the decoder says."""
         if not self._lock.acquire(blocking=False):
             raise jf.errors.Busy("another call of this model is under way")
         try:
+            if self._reading() is not None:
+                raise jf.errors.Busy("parts of a text's logits are still being read: read all, or close the iterator")
             if self._decoder is not None:
                 self._decoder.mend()
             yield
@@ -421,6 +430,14 @@ def _opened(path: Path) -> jf.gguf.File:
         return jf.gguf.open(path)
     except OSError as e:
         raise ModelError(f"{path}: can't be read: {e.strerror or e}") from e
+
+
+class _Reader:
+    """Lives as long as somebody reads parts of logits, whatever ends that."""
+
+
+def _nobody() -> None:
+    return None
 
 
 def _usual_context(config: Config) -> int:
