@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +18,7 @@ from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
+from jackfield_llm.errors import TokenizerError
 from jackfield_llm.tokenizer import Tokenizer
 from jackfield_llm.tokenizer import bpe as bpe_module
 from jackfield_llm.tokenizer import lookup as lookup_module
@@ -60,11 +66,12 @@ MERGES = st.lists(
 
 
 @example([("a", "b"), ("ab", "a")], "gpt-2", {1: CONTROL}, ["aba", "ab"])
+@example([("a", "b")], "gpt-2", {}, ["acb", "ab"])  # c is no token, and what is left is joined
 @given(
     MERGES,
     st.sampled_from(["gpt-2", "llama-bpe", "qwen2"]),
     st.dictionaries(st.integers(0, 9), st.sampled_from([CONTROL, USER]), max_size=3),
-    st.lists(st.text("ab \n1<|x>é", max_size=12), min_size=1, max_size=4),
+    st.lists(st.text("abc \n1<|x>é", max_size=12), min_size=1, max_size=4),
 )
 def test_few_words_are_cut_as_by_the_whole_tables(folder, merges, pre, roles, texts):
     """Also where control tokens are halves of merges, or what merges make."""
@@ -153,6 +160,33 @@ def test_the_default_model(default_metadata):
 def many_words():
     dice = random.Random(0)
     return " ".join("".join(dice.choices("etaoinshrdlu", k=dice.randrange(1, 9))) for _ in range(4000))
+
+
+def test_bytes_that_are_no_tokens(default_metadata):
+    """The default model has no token for some control characters: the library joins what lies beside them."""
+    whole = Tokenizer.from_metadata(as_lists(default_metadata))
+    for byte in range(128):
+        text = f"--{chr(byte)}-- a{chr(byte)}nd"
+        assert Tokenizer.from_metadata(default_metadata).encode(text) == whole.encode(text), byte
+
+
+def test_a_pickled_tokenizer_says_the_same_in_another_process(default_metadata):
+    tokenizer = looked_up(default_metadata)
+    want = tokenizer.encode("Hello world")
+    ask = "import pickle, sys; print(pickle.load(sys.stdin.buffer).encode('Hello world'))"
+    done = subprocess.run([sys.executable, "-c", ask], input=pickle.dumps(tokenizer), capture_output=True, check=True)
+    assert json.loads(done.stdout) == want
+    assert copy.deepcopy(tokenizer).encode("Hello world") == want
+
+
+@pytest.mark.parametrize("pre", [("array", ("string", ["a"])), ("array", ("i32", [1])), ("u32", 7), ("bool", True)])
+def test_a_pre_tokenizer_that_is_no_text(folder, pre):
+    metadata = {"tokenizer.ggml.model": ("string", "gpt2"), "tokenizer.ggml.pre": pre}
+    for key, texts in (("tokens", ["a", "b", "ab"]), ("merges", ["a b"])):
+        metadata[f"tokenizer.ggml.{key}"] = ("array", ("string", texts))
+    (folder / "odd.gguf").write_bytes(file(metadata))
+    with pytest.raises(TokenizerError, match="tokenizer.ggml.pre is .*: known ones are"):
+        Tokenizer.from_metadata(jf.gguf.open(folder / "odd.gguf").metadata)
 
 
 def test_many_words_fill_the_tables_once(default_metadata):

@@ -18,30 +18,37 @@ R = TypeVar("R")
 class Crew(Generic[T, R]):
     """Pieces of work, begun from the front by whoever is free.
 
-    size: threads, with the caller's; where the system gives fewer, those there are do it, the caller alone if need be.
+    An interrupt may come at any line. Whoever made a crew calls `dismiss` whatever happens: what threads write to may
+    be gone afterwards.
     """
 
-    def __init__(self, pieces: Sequence[T], work: Callable[[T], R], size: int) -> None:
+    def __init__(self, pieces: Sequence[T], work: Callable[[T], R]) -> None:
         self._work = work
         self._told: list[Future[R]] = [Future() for _ in pieces]
         self._queue: SimpleQueue[tuple[T, Future[R]]] = SimpleQueue()
         for pair in zip(pieces, self._told, strict=True):
             self._queue.put(pair)
         self._threads: list[Thread] = []
-        # A thread that set to work at once would do so on the core of its caller, who then waits there, for
-        # milliseconds, to be told that it has started. One that sleeps first is woken on a core that is free.
         self._gate = Lock()
-        with self._gate:
-            self._start(min(size, len(pieces)) - 1)
+        # Not `join`: interrupted once, it takes a thread that still runs for one that is gone (Python 3.8 to 3.12).
+        self._begun: list[None] = []
+        self._gone: list[None] = []
+        self._wake: SimpleQueue[None] = SimpleQueue()
 
-    def _start(self, count: int) -> None:
-        for _ in range(count):
-            thread = Thread(target=self._all, name="jackfield-crew")
-            try:
-                thread.start()
-            except RuntimeError:
-                break
-            self._threads.append(thread)
+    def start(self, size: int) -> None:
+        """Set so many threads to work, with the caller's; where the system gives fewer, those there are do it.
+
+        A thread that set to work at once would do so on the core of its caller, who then waits there, for
+        milliseconds, to be told that it has started. One that sleeps first is woken on a core that is free.
+        """
+        with self._gate:
+            for _ in range(min(size, len(self._told)) - 1):
+                self._threads.append(Thread(target=self._all, name="jackfield-crew"))
+                try:
+                    self._threads[-1].start()
+                except RuntimeError:
+                    del self._threads[-1]
+                    break
 
     def results(self) -> Iterator[R]:
         """What each piece gave, or raises, in their order. The caller works while it waits."""
@@ -51,18 +58,37 @@ class Crew(Generic[T, R]):
             yield told.result()
 
     def dismiss(self) -> None:
-        """Nothing new is begun; returns when all threads are gone."""
+        """Nothing new is begun; returns, or raises what interrupted it, when no thread works any more."""
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                self._drain()
+                while len(self._gone) < len(self._begun):
+                    self._wake.get()
+                break
+            except BaseException as e:  # noqa: BLE001 (raised below)
+                interrupted = e
+        if interrupted is not None:
+            raise interrupted
+        for thread in self._threads:
+            if thread.ident is not None:  # None: interrupted before it came to life; it will find nothing to do
+                thread.join()
+
+    def _drain(self) -> None:
         with suppress(Empty):
             while True:
                 self._queue.get_nowait()
-        for thread in self._threads:
-            thread.join()
 
     def _all(self) -> None:
-        with self._gate:
-            pass
-        while self._one():
-            pass
+        self._begun.append(None)
+        try:
+            with self._gate:
+                pass
+            while self._one():
+                pass
+        finally:
+            self._gone.append(None)
+            self._wake.put(None)
 
     def _one(self) -> bool:
         """Do the next piece; False when none is left."""
@@ -71,9 +97,11 @@ class Crew(Generic[T, R]):
         except Empty:
             return False
         try:
-            told.set_result(self._work(piece))
+            result = self._work(piece)
         except BaseException as e:  # for who waits for the result
             told.set_exception(e)
             if not isinstance(e, Exception):
                 raise
+        else:
+            told.set_result(result)
         return True

@@ -94,8 +94,9 @@ def fill(
     worth = sum(held.nbytes for _, held in places) >= _WORTH_THREADS
     threads = min(_cores(), _MOST_THREADS) if worth else 1
     # While the caller is busy it wants the interpreter too: two threads that wait for it in turn keep one core at work.
-    crew = Crew(batches, bringing.all, threads + (meanwhile is not None and threads > 1))
+    crew = Crew(batches, bringing.all)
     try:
+        crew.start(threads + (meanwhile is not None and threads > 1))
         if meanwhile is not None:
             meanwhile()
         for batch, (done, error) in zip(batches, crew.results(), strict=True):

@@ -33,9 +33,10 @@ _FEW_PARTS = (
 )  # of words, in all texts so far: to look up so many takes about as long as to fill the whole tables
 
 
-def pre_tokenizer(name: str | None) -> PreTokenizer:
+def pre_tokenizer(name: object) -> PreTokenizer:
     """The rules of that name; a file without a name gets the default, as in llama.cpp."""
-    found = PRE_TOKENIZERS.get("default" if name is None else name)
+    wanted = "default" if name is None else name
+    found = PRE_TOKENIZERS.get(wanted) if isinstance(wanted, str) else None
     if found is None:
         raise TokenizerError(f"tokenizer.ggml.pre is {shown(name)}: known ones are {', '.join(sorted(PRE_TOKENIZERS))}")
     return found

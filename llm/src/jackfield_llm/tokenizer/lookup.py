@@ -12,7 +12,7 @@ made to collide; what is found by it is compared as text all the same.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -62,12 +62,20 @@ class Lookup:
         lines = _Merges.of(merges)
         if texts is None or lines is None:
             return None
-        found = cls(texts, _hashes(texts.raw, texts.starts, texts.ends), lines)
         halves, made = lines.hashed()
-        needed = np.sort(np.concatenate([halves.reshape(-1), made]))
-        near = np.minimum(np.searchsorted(found._sorted, needed), len(texts) - 1)
-        clean = not (found._sorted[1:] == found._sorted[:-1]).any() and (found._sorted[near] == needed).all()
-        return found if clean and lines.are_unique() else None
+        found = cls(texts, _hashes(texts.raw, texts.starts, texts.ends), lines)
+        clean = found._is_clean(np.concatenate([halves.reshape(-1), made])) and lines.are_unique()
+        return found if clean else None
+
+    def _is_clean(self, needed: Hashes) -> bool:
+        """Whether no token is there twice, and each of these is one."""
+        needed = np.sort(needed)
+        near = np.minimum(np.searchsorted(self._sorted, needed), len(self.texts) - 1)
+        return not (self._sorted[1:] == self._sorted[:-1]).any() and bool((self._sorted[near] == needed).all())
+
+    def __reduce__(self) -> tuple[Callable[..., Lookup], tuple[_Texts, _Merges]]:
+        """The hash is another in another process."""
+        return _hashed, (self.texts, self.merges)
 
     def __getitem__(self, text: str) -> int:
         ids = self._ids([text], [_hash(text)])
@@ -89,7 +97,8 @@ class Lookup:
     def part(self, words: Collection[str], hidden: Container[str], *, most: int) -> Part | None:
         """Of these words, in the letters of the vocabulary. hidden: tokens that no word is cut into.
 
-        None where they have more than `most` parts.
+        None where they have more than `most` parts, and where a letter is no token: what lies on both sides of it may
+        be joined then, and that is no part of a word.
         """
         hashes: dict[str, int] = {}
         parts = 0
@@ -107,6 +116,8 @@ class Lookup:
                     return None
         ids = self._ids(list(hashes), list(hashes.values()))
         ids = {text: token for text, token in ids.items() if text not in hidden}
+        if any(letter not in ids for word in words for letter in word):
+            return None
         pairs = [
             (text[:cut], text[cut:])
             for text in ids
@@ -208,6 +219,11 @@ class _Merges:
 
     def _line(self, place: int) -> str:
         return self._raw[self._starts[place] : self._ends[place]].decode()
+
+
+def _hashed(texts: _Texts, merges: _Merges) -> Lookup:
+    merges.hashed()
+    return Lookup(texts, _hashes(texts.raw, texts.starts, texts.ends), merges)
 
 
 def _joined(strings: jf.gguf.Strings) -> bytes | None:
