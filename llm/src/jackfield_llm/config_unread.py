@@ -62,7 +62,7 @@ def check_unread(keys: Keys, config: Config) -> None:
     for name, key in CHANGING.items():
         value = keys.unread(name)
         if value is not None and key.changes(value, config):
-            wanted = " or ".join(shown(neutral) for neutral in key.wanted(config))
+            wanted = " or ".join(shown(neutral) for neutral in key.wanted(config)) or "absent"
             more = " or more" if key.longer else ""
             raise keys.wrong(name, value, f"{wanted}{more}: others in this architecture are not known here")
 
@@ -123,6 +123,18 @@ def _temperature_length(config: Config) -> tuple[object, ...]:
     return () if config.temperature is None else (config.temperature.length,)
 
 
+def _has_feed_forward(config: Config) -> bool:
+    return config.inner > 0
+
+
+def _activations(config: Config) -> tuple[object, ...]:
+    """What the feed-forward's is called; RWKV's own, which takes the norms with biases, has no name."""
+    if config.encoder is not None:
+        return _ACTIVATIONS["silu"] if config.encoder.gated else ("gelu",)
+    return () if config.layer_norms else _ACTIVATIONS[config.activation]
+
+
+_ACTIVATIONS = {"silu": ("silu", "swish"), "gelu": ("gelu_pytorch_tanh", "gelu_tanh"), "limited": ()}
 _NOT = Changing()
 _FACTOR = Changing(neutral=(0, 1))  # 0 means that nothing is multiplied
 _OFF = Changing(neutral=(False,))
@@ -160,6 +172,7 @@ CHANGING: dict[str, Changing] = {
     "expert_weights_norm": Changing(neutral=(True,), matters=_has_experts),
     "expert_weights_scale": Changing(neutral=(0, 1), matters=_has_experts),
     "final_logit_softcapping": _NOT,
+    "hidden_activation": Changing((), _activations, _has_feed_forward),
     "hrm.h_cycles": _FACTOR,
     "hrm.l_cycles": _FACTOR,
     "interleave_moe_layer_step": Changing(neutral=(0, 1), matters=_has_experts),
@@ -183,6 +196,6 @@ CHANGING: dict[str, Changing] = {
 }
 """By name, without the architecture.
 
-Source: the names that llama.cpp (build 11434) knows, and which of its architectures heed them; its converters write each
-for those alone, except what they take from any model's own settings: the groups and gating of experts, YaRN's factors.
+Source: the names that llama.cpp (build 11434) knows. Its converters write each for the architectures that heed it, but
+for what they take from any model's settings: groups and gating of experts, YaRN's factors.
 """
