@@ -10,6 +10,8 @@ import math
 import families
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jackfield as jf
 import jackfield_llm
@@ -66,6 +68,8 @@ OTHER = {
     "rescale_every_n_layers": 3,
     "residual_scale": 0.22,
     "rope.dimension_count_swa": 8,
+    "rope.global.freq_base": 123456.0,
+    "rope.local.freq_base": 234.5,
     "rope.scaling.alpha": 1000.0,
     "rope.scaling.yarn_attn_factor": 2.5,
     "rope.scaling.yarn_ext_factor": 0.5,
@@ -104,7 +108,12 @@ REFUSED_ANYWAY = {
 UNTRIED = {"expert_group_count": {"mistral3"}, "rope.scaling.yarn_log_multiplier": {"llama"}}
 """No tiny model has what these speak of: tests of their own below."""
 OF_EXPERTS = {key for key in OTHER if key.startswith(("expert_", "moe_", "leading_", "interleave_", "router_"))}
-OF_WINDOWS = {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}
+OF_WINDOWS = {
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+    "rope.dimension_count_swa",
+    "rope.local.freq_base",
+}
 OF_YARN = {key for key in OTHER if ".yarn_" in key}
 
 
@@ -191,6 +200,30 @@ def test_nonsense_is_not_neutral(value, plain):
             read_config(with_key(plain["qwen2"], key, value))
 
 
+_VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.one_of(st.booleans(), st.integers(0, 3), st.floats(width=32)), max_size=3),
+)
+
+
+@given(name=st.sampled_from(NAMES), changes=st.dictionaries(st.sampled_from(sorted(OTHER)), _VALUES, min_size=1))
+def test_any_values_are_a_config_or_a_model_error(name, changes, plain):
+    """Which names one of the keys, on one line."""
+    metadata = plain[name]
+    for key, value in changes.items():
+        metadata = with_key(metadata, key, value)
+    try:
+        read_config(metadata)
+    except ModelError as e:
+        assert any(
+            f"{metadata['general.architecture']}.{key}" in str(e) for key in [*changes, "expert_group_used_count"]
+        )
+        assert "\n" not in str(e)
+
+
 def test_the_message(config):
     for key, value, told in (
         ("attention__scale", 0.3, "attention.scale is 0.3: must be 0 or 0.25"),
@@ -220,6 +253,13 @@ def test_layers_with_a_window_have_heads_like_the_others(name, config):
     for key, size in sizes.items():
         with pytest.raises(ModelError, match=rf"\.{key.replace('__', '.')} is {size // 2}: must be {size}:"):
             config(name, **{key: size // 2})
+
+
+def test_other_names_of_the_bases_must_say_the_same(config):
+    """A file of Ollama's, which does not say them under the usual names, would turn by others."""
+    assert config("gemma3", rope__global__freq_base=1e6, rope__local__freq_base=5000.0) == config("gemma3")
+    with pytest.raises(ModelError, match=r"gemma3\.rope\.global\.freq_base is 1000000\.0: must be 10000\.0:"):
+        config("gemma3", rope__freq_base=None, rope__global__freq_base=1e6)
 
 
 def test_without_a_window_their_sizes_say_nothing(config):

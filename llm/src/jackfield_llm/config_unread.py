@@ -90,6 +90,16 @@ def _window_dims(config: Config) -> tuple[object, ...]:
     return () if layer is None else (layer.rope.n_dims,)
 
 
+def _local_base(config: Config) -> tuple[object, ...]:
+    layer = _slides(config)
+    return () if layer is None else (layer.rope.base,)
+
+
+def _global_base(config: Config) -> tuple[object, ...]:
+    """Of layers that see everything; encoders and models without attention have none."""
+    return tuple({layer.rope.base for layer in config.layers if not layer.window})
+
+
 def _has_experts(config: Config) -> bool:
     return any(layer.experts is not None for layer in config.layers)
 
@@ -183,6 +193,8 @@ CHANGING: dict[str, Changing] = {
     "rescale_every_n_layers": _NOT,
     "residual_scale": _FACTOR,
     "rope.dimension_count_swa": Changing((), _window_dims, _has_windows),
+    "rope.global.freq_base": Changing((), _global_base),
+    "rope.local.freq_base": Changing((), _local_base, _has_windows),
     "rope.scaling.alpha": _FACTOR,
     "rope.scaling.yarn_attn_factor": Changing((0, 1), _magnitude, _has_yarn),
     "rope.scaling.yarn_ext_factor": Changing(neutral=(1,), matters=_has_yarn),
@@ -197,5 +209,6 @@ CHANGING: dict[str, Changing] = {
 """By name, without the architecture.
 
 Source: the names that llama.cpp (build 11434) knows. Its converters write each for the architectures that heed it, but
-for what they take from any model's settings: groups and gating of experts, YaRN's factors.
+for what they take from any model's settings: groups and gating of experts, YaRN's factors. Ollama's files of Gemma 3
+have `rope.global` and `rope.local` for what is `rope.freq_base` and `rope.freq_base_swa` elsewhere.
 """
