@@ -49,7 +49,7 @@ def known_architectures() -> list[str]:
 
 
 def _llama(keys: Keys) -> Config:
-    """A window is passed over: Mistral's first files state one, their later models were made without it.
+    """A window that a file states is passed over, as in llama.cpp.
 
     `yarn_log_multiplier` is heeded, though llama.cpp does not: the converter writes it into Mistral's files of this
     architecture as it does into those of mistral3.

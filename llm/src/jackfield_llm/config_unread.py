@@ -16,7 +16,7 @@ from jackfield_llm.errors import shown
 from jackfield_llm.hyperparameters import Config, Layer, Rope
 from jackfield_llm.metadata import Keys
 
-__all__ = ["CHANGING", "check_unread"]
+__all__ = ["CHANGING", "Changing", "check_unread"]
 
 _CLOSE = 1e-6  # of what a file states as f32, in which 1/sqrt(96) is off by 3e-8
 
@@ -96,8 +96,8 @@ def _local_base(config: Config) -> tuple[object, ...]:
 
 
 def _global_base(config: Config) -> tuple[object, ...]:
-    """Of layers that see everything; encoders and models without attention have none."""
-    return tuple({layer.rope.base for layer in config.layers if not layer.window})
+    """Of layers that see everything; encoders have none of these layers."""
+    return tuple(layer.rope.base for layer in config.layers if not layer.window)
 
 
 def _has_experts(config: Config) -> bool:
