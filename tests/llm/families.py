@@ -55,6 +55,13 @@ def golden(name: str) -> tuple[list[int], np.ndarray]:
         return stored["ids"].tolist(), stored["logits"]
 
 
+def copied(plan: Any) -> list[str]:
+    """What a plan copies: where strides can't express a reshape, and where a kernel takes a view dense."""
+    report = plan.explain().to_dict()
+    reshaped = [node["id"] for node in report["nodes"] if node["op"] == "contiguous"]
+    return reshaped + [entry["why"] for entry in report["inserted"]]
+
+
 def nmse(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Mean square of the difference over the mean square of the second, in float64."""
     a, b = ours.astype(np.float64), theirs.astype(np.float64)

@@ -88,8 +88,10 @@ def test_widths_of_experts(config):
     assert (own.inner, own.shared_inner, own.shared_gate) == (64, 96, True)
     bare = config("qwen3next", expert_feed_forward_length=None, expert_shared_feed_forward_length=None)
     assert (bare.layers[1].experts.inner, bare.layers[1].experts.shared_inner) == (128 // 3, 128)
-    zero = config("qwen3next", expert_shared_feed_forward_length=0, expert_shared_count=7)
+    zero = config("qwen3next", expert_shared_feed_forward_length=0, expert_shared_count=1)
     assert zero.layers[0].experts.shared_inner == 128
+    with pytest.raises(ModelError, match=r"qwen3next\.expert_shared_count is 7: must be 0 or 1:"):
+        config("qwen3next", expert_shared_count=7)
 
 
 def test_what_is_lacking_is_refused_by_name(config):

@@ -9,20 +9,24 @@ from typing import Any
 
 from jackfield_llm.config_delta import check_sections, layers_without_attention, read_delta, with_gated_shared
 from jackfield_llm.config_encoder import check_causal, read_bert, read_nomic_bert, read_pooling
-from jackfield_llm.config_experts import read_experts
+from jackfield_llm.config_experts import read_experts, read_grouped, read_routed
 from jackfield_llm.config_latent import latent_rotation, read_latent
 from jackfield_llm.config_rope import original_context, read_rope
 from jackfield_llm.config_rwkv import read_arwkv7, read_rwkv6, read_rwkv6_qwen2, read_rwkv7
 from jackfield_llm.config_state_space import read_mamba, read_mamba2
+from jackfield_llm.config_unread import check_unread
 from jackfield_llm.errors import ModelError, shown
-from jackfield_llm.hyperparameters import Config, Delta, Layer, RecurrentKind, Rope, Temperature
-from jackfield_llm.metadata import Keys
+from jackfield_llm.hyperparameters import Config, Delta, Experts, Layer, RecurrentKind, Rope, Temperature
+from jackfield_llm.metadata import Keys, parts_of
 
 __all__ = ["Config", "Layer", "Rope", "known_architectures", "read_config"]
 
 
 def read_config(metadata: Mapping[str, Any]) -> Config:
     """The hyperparameters of a model file. Raises ModelError, by name, for an architecture or a variant we lack."""
+    parts = parts_of(metadata)
+    if parts > 1:
+        raise ModelError(f"the file is one of {parts} parts of a model (split.count); join them first")
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ModelError("the file has no general.architecture: not a language model")
@@ -35,7 +39,9 @@ def read_config(metadata: Mapping[str, Any]) -> Config:
         keys.absent("nextn_predict_layers", "layers that predict further tokens in this architecture are")
     config = _READERS[architecture](keys)
     check_causal(keys, causal=config.encoder is None)
-    return replace(config, pooling=read_pooling(keys), predicting=keys.predicting())
+    config = replace(config, pooling=read_pooling(keys), predicting=keys.predicting())
+    check_unread(keys, config)
+    return config
 
 
 def known_architectures() -> list[str]:
@@ -43,7 +49,13 @@ def known_architectures() -> list[str]:
 
 
 def _llama(keys: Keys) -> Config:
-    return _decoder(keys, "normal", experts=True)
+    """A window that a file states is passed over, as in llama.cpp.
+
+    `yarn_log_multiplier` is heeded, though llama.cpp does not: the converter writes it into Mistral's files of this
+    architecture as it does into those of mistral3.
+    """
+    keys.pass_over("attention.sliding_window")
+    return _decoder(keys, "normal", experts=read_grouped, undone=True)
 
 
 def _qwen2(keys: Keys) -> Config:
@@ -92,7 +104,8 @@ def _gemma3(keys: Keys) -> Config:
 
 
 def _phi3(keys: Keys) -> Config:
-    """A window the file states is not heeded: files state ones their models were not made with, as llama.cpp found."""
+    """A window the file states is passed over: files state ones their models were not made with, as llama.cpp found."""
+    keys.pass_over("attention.sliding_window")
     return replace(_decoder(keys, "neox"), fused=True)
 
 
@@ -100,13 +113,13 @@ def _mistral3(keys: Keys) -> Config:
     name = "attention.temperature_scale"
     growth = keys.factor(name, 1.0) if keys.number(name, 0.0, zero=True) else 0.0
     temperature = Temperature(growth, original_context(keys)) if growth else None
-    return replace(_decoder(keys, "normal", experts=True), temperature=temperature)
+    return replace(_decoder(keys, "normal", experts=read_grouped, undone=True), temperature=temperature)
 
 
 def _qwen3moe(keys: Keys) -> Config:
     keys.integer("expert_count")
     keys.integer("expert_feed_forward_length")
-    return replace(_decoder(keys, "neox", experts=True), head_norms=True)
+    return replace(_decoder(keys, "neox", experts=read_grouped), head_norms=True)
 
 
 def _qwen3next(keys: Keys) -> Config:
@@ -128,7 +141,7 @@ def _qwen35moe(keys: Keys) -> Config:
 
 def _delta_hybrid(keys: Keys, delta: Delta, *, experts: bool) -> Config:
     """Layers with a gated delta net, and some with attention, whose result is gated; a shared expert with a gate."""
-    plain = _decoder(keys, "neox", experts=experts)
+    plain = _decoder(keys, "neox", experts=read_grouped if experts else None)
     if plain.value_size != plain.head_size:
         raise keys.wrong("attention.value_length", plain.value_size, f"{plain.head_size}, the attention.key_length")
     rope, chosen = plain.layers[0].rope, plain.layers[0].experts
@@ -149,7 +162,7 @@ def _gpt_oss(keys: Keys) -> Config:
     """Sinks in attention, every other layer with a window, experts that take biases and limit what they gate."""
     keys.integer("expert_count")
     keys.integer("expert_feed_forward_length")
-    plain = _decoder(keys, "neox", experts=True)
+    plain = _decoder(keys, "neox", experts=read_experts)
     rope = plain.layers[0].rope
     local = replace(rope, base=keys.number("rope.freq_base_swa", rope.base))
     return replace(
@@ -165,13 +178,11 @@ def _deepseek2(keys: Keys) -> Config:
     """Latent attention; leading layers without experts, then experts of which one or more are taken by every token."""
     keys.absent("attention.temperature_scale", "queries that grow with the position in this architecture are")
     latent = read_latent(keys)
-    plain = _decoder(keys, "normal", experts=True)
+    plain = _decoder(keys, "normal", experts=read_routed)
     rope, scale = latent_rotation(keys, plain.layers[0].rope, latent)
     experts = plain.layers[0].experts
-    if experts is not None:
-        experts = replace(experts, normed=keys.flag("expert_weights_norm"))
-        if _is_glm_lite(keys, len(plain.layers)):
-            experts = replace(experts, gating="sigmoid")
+    if experts is not None and _is_glm_lite(keys, len(plain.layers)):
+        experts = replace(experts, gating="sigmoid")
     dense = keys.integer("leading_dense_block_count", 0, lowest=0)
     layers = tuple(Layer(rope, experts=experts if i >= dense else None) for i in range(len(plain.layers)))
     return replace(plain, layers=layers, latent=latent, attention_scale=scale)
@@ -210,9 +221,15 @@ def _sliding(keys: Keys, layers: int, usual: int) -> list[bool]:
     return [bool(entry) for entry in pattern]
 
 
-def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
-    """What all of the kind share. experts: the architecture may have them; another's are refused."""
-    if not experts:
+def _decoder(
+    keys: Keys, mode: str, *, experts: Callable[[Keys, int], Experts | None] | None = None, undone: bool = False
+) -> Config:
+    """What all of the kind share.
+
+    experts: reads those of an architecture that may have them, given a width; another's are refused. undone: as of
+        read_rope.
+    """
+    if experts is None:
         keys.absent("expert_count", "layers of experts in this architecture are")
     width, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
     kv_heads = keys.integer("attention.head_count_kv", heads)
@@ -224,9 +241,8 @@ def _decoder(keys: Keys, mode: str, *, experts: bool = False) -> Config:
         )
     head_size = keys.integer("attention.key_length", width // heads)
     inner = keys.integer("feed_forward_length")
-    layer = Layer(
-        read_rope(keys, mode, head_size), experts=read_experts(keys, inner=inner, normed=True) if experts else None
-    )
+    rope = read_rope(keys, mode, head_size, undone=undone)
+    layer = Layer(rope, experts=None if experts is None else experts(keys, inner))
     return Config(
         architecture=keys.architecture,
         width=width,

@@ -11,10 +11,11 @@ from jackfield_llm.metadata import Keys
 __all__ = ["original_context", "read_rope", "yarn_magnitude", "yarn_multiplier"]
 
 
-def read_rope(keys: Keys, mode: str, head_size: int) -> Rope:
+def read_rope(keys: Keys, mode: str, head_size: int, *, undone: bool = False) -> Rope:
     """The rotation of a layer.
 
     head_size: elements of a head; all turn where the file does not say otherwise.
+    undone: the file may say how much of YaRN's magnitude is undone, by `yarn_log_multiplier`.
     Source: names and defaults as llama.cpp (build 11434) reads them; a file that gives a factor and no type is linear.
     """
     n_dims = keys.integer("rope.dimension_count", head_size)
@@ -35,7 +36,9 @@ def read_rope(keys: Keys, mode: str, head_size: int) -> Rope:
     if kind == "none":
         return plain
     scaled = replace(plain, scale=1.0 / factor)
-    return scaled if kind != "yarn" else _yarn(keys, scaled, factor)
+    if kind != "yarn":
+        return scaled
+    return _yarn(keys, scaled, factor, yarn_multiplier(keys) if undone else 0.0)
 
 
 def original_context(keys: Keys) -> int:
@@ -54,11 +57,15 @@ def yarn_magnitude(factor: float, multiplier: float = 1.0) -> float:
     return 1.0 if factor <= 1.0 else 1.0 + 0.1 * multiplier * math.log(factor)
 
 
-def _yarn(keys: Keys, rope: Rope, factor: float) -> Rope:
-    """The multiplier says how much of the magnitude is undone; `jf.ops.rope` makes all of it, whatever the factor."""
+def _yarn(keys: Keys, rope: Rope, factor: float, multiplier: float) -> Rope:
+    """The multiplier says how much of the magnitude is undone; `jf.ops.rope` makes all of it, whatever the factor.
+
+    The betas are heeded in every architecture: the converter writes those the model was made with, and they mean one
+    thing. llama.cpp takes 32 and 1 whatever a file says, but of mistral3.
+    """
     if factor < 1.0:
         raise keys.wrong("rope.scaling.factor", factor, "at least 1 where rope.scaling.type is yarn")
-    undone = yarn_magnitude(factor, yarn_multiplier(keys))
+    undone = yarn_magnitude(factor, multiplier)
     made = 1.0 + 0.1 * math.log(factor)
     return replace(
         rope,

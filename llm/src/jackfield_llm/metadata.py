@@ -8,17 +8,24 @@ from typing import Any
 
 from jackfield_llm.errors import ModelError, shown
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "parts_of"]
 
 _LARGEST = 2**31 - 1
 _MOST_LAYERS = 1024  # the largest models known have 126
 
 
+def parts_of(metadata: Mapping[str, Any]) -> int:
+    """Of how many files the one with this metadata is a part; 1 for a whole model."""
+    parts = metadata.get("split.count", 1)
+    return parts if isinstance(parts, int) and parts > 1 else 1
+
+
 class Keys:
-    """Metadata of one architecture."""
+    """Metadata of one architecture, which remembers what was asked for."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
         self.metadata, self.architecture = metadata, architecture
+        self._asked: set[str] = set()
 
     def integer(self, name: str, default: int | None = None, *, lowest: int = 1, highest: int = _LARGEST) -> int:
         value = self._get(name, default)
@@ -75,8 +82,17 @@ class Keys:
         if value is not None and (isinstance(value, bool) or value != 0):
             raise self.wrong(name, value, f"0: {lacking} not known here")
 
+    def pass_over(self, name: str) -> None:
+        """Say that what the file states here is knowingly not heeded; the caller says why."""
+        self._asked.add(name)
+
+    def unread(self, name: str) -> Any:
+        """The value of a name that nothing asked for or passed over, or None."""
+        return None if name in self._asked else self.metadata.get(f"{self.architecture}.{name}")
+
     def get(self, name: str) -> Any:
         """The value as it is, or None."""
+        self._asked.add(name)
         return self.metadata.get(f"{self.architecture}.{name}")
 
     def wrong(self, name: str, value: object, must: str) -> ModelError:

@@ -21,6 +21,7 @@ import jackfield as jf
 from jackfield_llm.errors import QuantizationError, shown
 from jackfield_llm.gguf_header import Entry, write_header
 from jackfield_llm.importance import Importance, read_importance
+from jackfield_llm.metadata import parts_of
 from jackfield_llm.mixes import model_facts
 from jackfield_llm.progress import Report
 from jackfield_llm.quantization import FILE_TYPES, Choice, FileType, Tensor, assign, file_type, role
@@ -174,8 +175,8 @@ class _Job:
 
     def check(self) -> None:
         """Say what can't be done before anything is done."""
-        parts = self.file.metadata.get("split.count", 1)
-        if isinstance(parts, int) and parts > 1:
+        parts = parts_of(self.file.metadata)
+        if parts > 1:
             raise QuantizationError(f"{self.file.name}: is one of {parts} parts of a model; join them first")
         if self.file.alignment > _LONGEST_ALIGNMENT:
             raise QuantizationError(
