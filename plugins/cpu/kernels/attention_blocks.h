@@ -64,23 +64,50 @@ JF_INLINE vi load_fives(const char* fifth, const char* q, int64_t e) {
     return load_nibbles(q, e) | (set & 16);
 }
 
-// What a nibble stands for, as floats.
+// What nibbles stand for, as floats.
 struct Meanings {
     float of[16];
 };
-constexpr Meanings meanings(const int8_t* values) {
+constexpr Meanings counted_from(int first) {
     Meanings m{};
-    for (int i = 0; i < 16; i++) m.of[i] = float(values ? values[i] : i - 8);
+    for (int i = 0; i < 16; i++) m.of[i] = float(first + i);
     return m;
 }
-constexpr Meanings LINEAR = meanings(nullptr), IQ4 = meanings(codebook::IQ4_VALUES);
+constexpr Meanings meanings(const int8_t (&values)[16]) {
+    Meanings m{};
+    for (int i = 0; i < 16; i++) m.of[i] = values[i];
+    return m;
+}
+constexpr Meanings IQ4 = meanings(codebook::IQ4_VALUES);
 
-// The values of the nibbles e .. e+W-1: scale * meaning. With sixteen lanes a register holds the values of all nibbles
-// of a block, and a permutation, which reads the low four bits of a lane, is all that is left to do.
+#if defined(__AVX512F__)
+// With sixteen lanes a register holds the values of all nibbles of a block, and a permutation, which reads the low four
+// bits of a lane, is all that is left to do. `values` are the same for both halves of a block.
+JF_INLINE __m512i nibbles_and_more(const char* q, int64_t e) {
+    const __m512i both = (__m512i)load_bytes(q + e % 16);
+    return e < 16 ? both : _mm512_srli_epi32(both, 4);
+}
+JF_INLINE vf permuted(const char* q, int64_t e, vf values) {
+    return _mm512_permutexvar_ps(nibbles_and_more(q, e), values);
+}
+// Of five bits: `low` are the values of those whose fifth bit is not set.
+JF_INLINE vf permuted(const char* fifth, const char* q, int64_t e, vf low, vf high) {
+    uint32_t word;
+    memcpy(&word, fifth, 4);
+    const __m512i at = nibbles_and_more(q, e);
+    return _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(at, low), __mmask16(word >> e), at, high);
+}
+template <int FIRST>
+JF_INLINE vf counted() {
+    static constexpr Meanings m = counted_from(FIRST);
+    return load<F32>((const char*)m.of);
+}
+#endif
+
+// The values of the nibbles e .. e+W-1: scale * meaning.
 JF_INLINE vf load_meant(const char* q, int64_t e, const Meanings& m, vf scale) {
 #if defined(__AVX512F__)
-    const __m512i both = (__m512i)load_bytes(q + e % 16);
-    return _mm512_permutexvar_ps(e < 16 ? both : _mm512_srli_epi32(both, 4), load<F32>((const char*)m.of) * scale);
+    return permuted(q, e, load<F32>((const char*)m.of) * scale);
 #elif defined(__AVX2__)
     const __m256i at = (__m256i)load_nibbles(q, e);
     const vf low = _mm256_permutevar8x32_ps(load<F32>((const char*)m.of), at);
@@ -110,7 +137,7 @@ struct Coded<Q4_0> {
     static constexpr bool AFFINE = false;
     JF_INLINE static vf values(const char* block, int64_t e, vf scale, vf) {
 #if defined(__AVX512F__)
-        return load_meant(block + 2, e, LINEAR, scale);
+        return permuted(block + 2, e, counted<-8>() * scale);
 #else
         return to_floats(load_nibbles(block + 2, e) - 8) * scale;
 #endif
@@ -121,7 +148,11 @@ template <>
 struct Coded<Q4_1> {
     static constexpr bool AFFINE = true;
     JF_INLINE static vf values(const char* block, int64_t e, vf scale, vf least) {
+#if defined(__AVX512F__)
+        return permuted(block + 4, e, fma(counted<0>(), scale, least));
+#else
         return fma(to_floats(load_nibbles(block + 4, e)), scale, least);
+#endif
     }
 };
 
@@ -129,7 +160,11 @@ template <>
 struct Coded<Q5_0> {
     static constexpr bool AFFINE = false;
     JF_INLINE static vf values(const char* block, int64_t e, vf scale, vf) {
+#if defined(__AVX512F__)
+        return permuted(block + 2, block + 6, e, counted<-16>() * scale, counted<0>() * scale);
+#else
         return to_floats(load_fives(block + 2, block + 6, e) - 16) * scale;
+#endif
     }
 };
 
@@ -137,7 +172,12 @@ template <>
 struct Coded<Q5_1> {
     static constexpr bool AFFINE = true;
     JF_INLINE static vf values(const char* block, int64_t e, vf scale, vf least) {
+#if defined(__AVX512F__)
+        const vf low = fma(counted<0>(), scale, least), high = fma(counted<16>(), scale, least);
+        return permuted(block + 4, block + 8, e, low, high);
+#else
         return fma(to_floats(load_fives(block + 4, block + 8, e)), scale, least);
+#endif
     }
 };
 
