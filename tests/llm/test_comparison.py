@@ -171,7 +171,9 @@ def test_what_a_cache_costs(family_path, text_path):
     path = family_path("qwen3")
     options = (path, "--against", path, "-d", "reference", "--text", text_path, "--tokens", "40", "--json")
     dtypes = ("f16", "q8_0", "q4_0")
-    same, coded, coarse = (json.loads(run(*options, "--cache-dtype", dtype).stdout) for dtype in dtypes)
+    results = [run(*options, "--cache-dtype", dtype) for dtype in dtypes]
+    assert ["can't differ" in result.stderr for result in results] == [True, False, False]
+    same, coded, coarse = (json.loads(result.stdout) for result in results)
     assert tuple(told["cache_dtype"] for told in (same, coded, coarse)) == dtypes
     assert same["kl"]["value"] == 0
     assert 0 < coded["kl"]["value"] < 1e-2

@@ -2,6 +2,7 @@
 // block from its scale. Its products d * q are exact in f32, so the result is that of a decoded cache.
 #pragma once
 #include "attention_cache.h"
+#include "blocks.h"
 #include "jackfield/codebooks.h"
 
 namespace jackfield {
