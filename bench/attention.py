@@ -18,15 +18,15 @@ from timing import seconds
 
 from jackfield import ops
 from jackfield.backend import Group, Place, PlacedStep, Spec, Step, Usage
-from jackfield.dtypes import of_numpy, q8_0, u8
+from jackfield.dtypes import by_name, of_numpy, u8
 from jackfield_cpu.backend import CpuBackend
 from jackfield_cpu.device import CpuDevice
 
-DTYPES = ("float16", "q8_0")
+DTYPES = ("float16", "q8_0", "q4_0")
 
 
 def program(device, op, arrays, copies=1, **attrs):
-    """A call that runs `copies` equal steps on these arrays; five axes are blocks of q8_0, the last their bytes."""
+    """A call that runs `copies` equal steps on these arrays; elements of a cache of blocks are blocks."""
     specs, places = [], []
     for name in op.operands:
         array = arrays.get(name)
@@ -35,12 +35,13 @@ def program(device, op, arrays, copies=1, **attrs):
             places.append(None)
             continue
         base = array if array.base is None else array.base
-        if array.ndim == 5:
-            spec = Spec(q8_0, (*array.shape[:3], array.shape[3] * q8_0.block), array.strides[:4])
+        if array.dtype.names:
+            block = by_name(array.dtype.names[0])
+            spec = Spec(block, (*array.shape[:3], array.shape[3] * block.block), array.strides)
         else:
             spec = Spec(of_numpy(array.dtype), array.shape, array.strides)
         buffer = device.alloc(base.nbytes, Usage.COMPUTE)
-        device.write(buffer, 0, memoryview(np.ascontiguousarray(base)).cast("B"))
+        device.write(buffer, 0, memoryview(np.ascontiguousarray(base).reshape(-1).view(np.uint8)))
         specs.append(spec)
         places.append(Place(buffer, 0, spec))
     result = op.infer(specs, attrs)
@@ -58,11 +59,12 @@ def program(device, op, arrays, copies=1, **attrs):
 
 
 def cache(rows, heads, size, dtype):
-    """A cache (rows, heads, size) seen as (1, heads, rows, size); of q8_0 with its blocks as two axes."""
+    """A cache (rows, heads, size) seen as (1, heads, rows, size), or (1, heads, rows, blocks)."""
     base = np.random.default_rng(0).standard_normal((1, rows, heads, size))
-    if dtype == "q8_0":
-        coded = q8_0.encode(base).reshape(1, rows, heads, size // q8_0.block, q8_0.block_nbytes).copy()
-        return coded.transpose(0, 2, 1, 3, 4)
+    if dtype not in np.sctypeDict:
+        block = by_name(dtype)
+        coded = block.encode(base).reshape(1, rows, heads, -1).copy()
+        return coded.view([(dtype, "u1", block.block_nbytes)]).transpose(0, 2, 1, 3)
     return base.astype(dtype).transpose(0, 2, 1, 3)
 
 

@@ -1,5 +1,6 @@
 // The NEON code of the kernels against plain loops: built for one level and run by test_neon, perhaps under emulation.
 // Says what differs, one line each; the exit status is 1 then.
+#include "attention_blocks.h"
 #include "functions.h"
 #include "rope.h"
 #include "tiles_blocks.h"
@@ -272,6 +273,38 @@ static void check_type() {
     check_tile<D, 3>();
 }
 
+// ---- caches of attention --------------------------------------------------------------------------------------------
+
+// Two rows of two blocks of any bits but finite scales: each way to read them gives the bits of `decode_block`.
+template <DType D>
+static void check_cache() {
+    constexpr int64_t nbytes = block_nbytes(D);
+    for (int round = 0; round < 200; round++) {
+        uint8_t rows[2][2 * nbytes];
+        float want[2][64], wide[64], factors[4 * 2 + W];
+        for (auto& row : rows)
+            for (auto& b : row) b = uint8_t(random_bits());
+        for (int i = 0; i < 4; i++) {
+            uint8_t* const block = rows[i / 2] + i % 2 * nbytes;
+            for (int half = 0; half < 2 - (D == Q8_0 || D == Q4_0 || D == Q5_0 || D == IQ4_NL); half++)
+                write_half(block + 2 * half, float(below(1 << 12) - (1 << 11)) * 0x1p-9f);
+            decode_block(D, block, want[i / 2] + 32 * (i % 2));
+        }
+        read_factors(D, (const char*)rows, 2 * nbytes, 2, 2, factors, 2);
+        const CodedRows<D> cache{(const char*)rows, 2 * nbytes, factors, factors + 4, 2, {nullptr, 0}};
+        for (int r = 0; r < 2; r++) {
+            expect(!widen_blocks<D>((const char*)rows[r], wide, 64), "widen_blocks", D, r, 1, 0);
+            for (int d = 0; d < 64; d++) {
+                const float one = cache.one(r, d / W * W)[d % W];
+                const float placed = cache.place(0, d / 32 * 32).load(r, d % 32 / W * W)[d % W];
+                expect(same_bits(wide[d], want[r][d]), "widen_blocks", D, d, wide[d], want[r][d]);
+                expect(same_bits(one, want[r][d]), "a vector of a cache", D, d, one, want[r][d]);
+                expect(same_bits(placed, want[r][d]), "a place in a cache", D, d, placed, want[r][d]);
+            }
+        }
+    }
+}
+
 int main() {
     check_words();
     check_functions();
@@ -287,6 +320,8 @@ int main() {
     check_dots<5, 4>(), check_dots<6, 1>(), check_dots<7, 4>(), check_dots<8, 3>();
     check_type<Q4_0>(), check_type<Q5_1>(), check_type<Q8_0>(), check_type<IQ4_NL>(), check_type<Q4_K>();
     check_type<Q6_K>(), check_type<IQ4_XS>(), check_type<TQ1_0>(), check_type<IQ2_XXS>();
+    check_cache<Q8_0>(), check_cache<Q4_0>(), check_cache<Q4_1>(), check_cache<Q5_0>(), check_cache<Q5_1>();
+    check_cache<IQ4_NL>();
     printf("%d failures\n", failures);
     return failures != 0;
 }

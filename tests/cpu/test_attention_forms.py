@@ -1,5 +1,5 @@
-"""Every form of attention at every level, over caches of floats and of q8_0: each is what softmax by hand makes of it,
-and forms that say the same agree.
+"""Every form of attention at every level, over caches of floats and of blocks: each is what softmax by hand makes of
+it, and forms that say the same agree.
 
 Drawn are few and many query rows, so that both ways of the kernel are taken, and numbers of workers. What no query sees
 of a cache is NaN.
@@ -12,13 +12,14 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_caches import channels, coded, plain, run, spoil
+from attention_caches import CODED, channels, coded, plain, run, spoil
 from attention_oracle import add_optional, cache, kept_columns, nmse, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_step import LEVELS
 
-KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "q8_0": "blocks"}
+FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+KINDS = (*FLOATS, "q8_0", "q4_0", "mixed")  # mixed: keys and values of any dtypes, with whole blocks
 pytestmark = [pytest.mark.parametrize("kind", KINDS), pytest.mark.parametrize("level", LEVELS)]
 EXACT = 1e-8  # of the oracle over what the cache holds: all sums are f32
 ALIKE = 1e-10  # of another form, whose sums are in another order
@@ -29,8 +30,7 @@ class Draw:
     """One example: extents, operands and attributes of a step, drawn one by one."""
 
     def __init__(self, data, kind):
-        self.data, self.blocks = data, kind == "q8_0"
-        self.dtype = np.float32 if self.blocks else KINDS[kind]
+        self.data, self.kind, self.blocks = data, kind, kind not in FLOATS
         self.rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
         self.S, self.groups = self.pick(1, 2), self.pick(1, 2, 3)
         self.H = self.groups * self.pick(1, 2, 3, 5)
@@ -44,20 +44,27 @@ class Draw:
     def sizes(self):
         return self.pick(1, 8, 20, 48, 64), self.pick(1, 16, 33, 64)
 
-    def rows(self, streams, count, size, *, blocks):
-        """A cache of this kind: (streams, groups, count, size)."""
-        floats = cache(self.rng, streams, self.groups, count, size, self.dtype)
-        return coded(floats) if blocks else floats
+    def rows(self, streams, count, size, dtype):
+        """A cache of this dtype: (streams, groups, count, size)."""
+        floats = cache(self.rng, streams, self.groups, count, size, FLOATS.get(dtype, np.float32))
+        return coded(floats, dtype) if dtype in CODED else floats
+
+    def dtypes(self):
+        """Of keys and values. Of blocks are both or one, the other f32."""
+        if self.kind == "mixed":
+            return self.pick(*FLOATS, *CODED), self.pick(*FLOATS, *CODED)
+        both = (self.kind, self.kind)
+        return self.pick(both, both, (self.kind, "f32"), ("f32", self.kind)) if self.blocks else both
 
     def queries(self):
         made = self.rng.standard_normal((self.S, self.T, self.H, self.dk)).astype(np.float32)
         return made.transpose(0, 2, 1, 3)
 
     def operands(self, streams=None, count=None):
-        """q, k and v; the cache of other extents where they are told. Of q8_0 are both caches or one, the other f32."""
+        """q, k and v; the cache of other extents where they are told."""
         streams, count = self.S if streams is None else streams, self.N if count is None else count
-        blocks = self.pick("kv", "kv", "k", "v") if self.blocks else ""
-        k, v = (self.rows(streams, count, n, blocks=name in blocks) for name, n in (("k", self.dk), ("v", self.dv)))
+        sizes = zip((self.dk, self.dv), self.dtypes(), strict=True)
+        k, v = (self.rows(streams, count, size, dtype) for size, dtype in sizes)
         return {"q": self.queries(), "k": k, "v": v}
 
     def viewed(self, streams, count):
@@ -65,7 +72,7 @@ class Draw:
         unit = 32 if self.blocks else 1
         size = unit * self.data.draw(st.integers(1, self.dk // unit))
         first = unit * self.data.draw(st.integers(0, (self.dk - size) // unit))
-        k = self.rows(streams, count, self.dk, blocks=self.blocks)
+        k = self.rows(streams, count, self.dk, self.pick(*CODED) if self.kind == "mixed" else self.kind)
         return {"q": self.queries(), "k": k, "v": channels(k, first, size)}
 
     def list(self, count):

@@ -171,11 +171,15 @@ def test_options(family_path, worse_path, text_path):
 def test_what_a_cache_costs(family_path, text_path):
     path = family_path("qwen3")
     options = (path, "--against", path, "-d", "reference", "--text", text_path, "--tokens", "40", "--json")
-    same, coded = (json.loads(run(*options, "--cache-dtype", dtype).stdout) for dtype in ("f16", "q8_0"))
-    assert (same["kl"]["value"], same["cache_dtype"]) == (0, "f16")
+    dtypes = ("f16", "q8_0", "q4_0")
+    results = [run(*options, "--cache-dtype", dtype) for dtype in dtypes]
+    assert ["can't differ" in result.stderr for result in results] == [True, False, False]
+    same, coded, coarse = (json.loads(result.stdout) for result in results)
+    assert tuple(told["cache_dtype"] for told in (same, coded, coarse)) == dtypes
+    assert same["kl"]["value"] == 0
     assert 0 < coded["kl"]["value"] < 1e-2
-    assert coded["cache_dtype"] == "q8_0"
-    assert coded["base_perplexity"] == same["base_perplexity"]
+    assert coded["kl"]["value"] < coarse["kl"]["value"] < 1e-1
+    assert coded["base_perplexity"] == coarse["base_perplexity"] == same["base_perplexity"]
 
 
 def test_what_against_may_be(tmp_path):

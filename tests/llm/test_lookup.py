@@ -185,7 +185,7 @@ def test_a_pre_tokenizer_that_is_no_text(folder, pre):
     for key, texts in (("tokens", ["a", "b", "ab"]), ("merges", ["a b"])):
         metadata[f"tokenizer.ggml.{key}"] = ("array", ("string", texts))
     (folder / "odd.gguf").write_bytes(file(metadata))
-    with pytest.raises(TokenizerError, match="tokenizer.ggml.pre is .*: known ones are"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.pre is .*: known ones are"):
         Tokenizer.from_metadata(jf.gguf.open(folder / "odd.gguf").metadata)
 
 

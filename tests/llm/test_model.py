@@ -94,7 +94,7 @@ def test_a_file_without_a_vocabulary(family_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"context": 0}, {"context": -1}, {"context": 2.5}, {"context": True}, {"cache_dtype": "q4_0"}, {"batch": 64}],
+    [{"context": 0}, {"context": -1}, {"context": 2.5}, {"context": True}, {"cache_dtype": "q6_K"}, {"batch": 64}],
 )
 def test_wrong_wishes(wrong, family_path):
     ((key, value),) = wrong.items()

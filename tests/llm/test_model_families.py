@@ -17,6 +17,7 @@ import jackfield as jf
 import jackfield_llm
 from jackfield_llm import ModelError
 from jackfield_llm.config import known_architectures, read_config
+from jackfield_llm.model import CACHE_DTYPES
 
 BOUND = 1e-3  # the project's, for any device
 DEVICES = ("reference", "cpu:0")
@@ -61,11 +62,19 @@ def test_a_cache_of_f16_stays_close(name, device, family_path):
         assert nmse(ours.logits(ids), theirs) <= 2 * RECORDS[name]["float64_nmse"] + 1e-6
 
 
+BLOCK_HEADS = ["llama_quantised", "qwen2", "qwen3", "gemma3", "gemma3_defaults", "gpt_oss", "deepseek2_lite"]
+CACHE_COSTS = [
+    *((name, dtype, bound) for name in BLOCK_HEADS for dtype, bound in (("bf16", 2e-3), ("q8_0", 2e-3), ("q4_0", 0.2))),
+    *(
+        (name, dtype, bound)
+        for name in ("qwen3", "deepseek2_lite")
+        for dtype, bound in (("q5_1", 0.05), ("q5_0", 0.05), ("q4_1", 0.1), ("iq4_nl", 0.1))
+    ),
+]
+
+
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
-@pytest.mark.parametrize(
-    "name", ["llama_quantised", "qwen2", "qwen3", "gemma3", "gemma3_defaults", "gpt_oss", "deepseek2_lite"]
-)
-@pytest.mark.parametrize(("dtype", "bound"), [("bf16", 2e-3), ("q8_0", 2e-3)])
+@pytest.mark.parametrize(("name", "dtype", "bound"), CACHE_COSTS)
 def test_a_smaller_cache_costs_what_its_rounding_costs(dtype, bound, name, device, family_path):
     """And all plans, which write and read it in other portions, mean the same cache."""
     ids, _ = golden(name)
@@ -84,21 +93,25 @@ def test_a_smaller_cache_costs_what_its_rounding_costs(dtype, bound, name, devic
             assert nmse(small.prefill(ids[cut:]), want[-1]) <= bound
 
 
-def test_a_cache_of_q8_0_takes_half(family_path):
-    """34 bytes for 32 numbers."""
+@pytest.mark.parametrize(
+    ("dtype", "nbytes"), [("q8_0", 34), ("q5_1", 24), ("q5_0", 22), ("q4_1", 20), ("q4_0", 18), ("iq4_nl", 18)]
+)
+def test_what_a_cache_of_blocks_takes(dtype, nbytes, family_path):
+    """So many bytes for 32 numbers."""
     held = {}
-    for dtype in ("f16", "q8_0"):
-        with load(family_path("qwen3"), cache_dtype=dtype) as ours:
-            held[dtype] = ours._decoder.plan(1, "last").memory()["reference:0"]["states"]
-    assert held["q8_0"] / held["f16"] == pytest.approx(34 / 64, rel=0.05)
+    for kept in ("f16", dtype):
+        with load(family_path("qwen3"), cache_dtype=kept) as ours:
+            held[kept] = ours._decoder.plan(1, "last").memory()["reference:0"]["states"]
+    assert held[dtype] / held["f16"] == pytest.approx(nbytes / 64, rel=0.05)
 
 
+@pytest.mark.parametrize("dtype", [name for name, dtype in CACHE_DTYPES.items() if dtype.block > 1])
 @pytest.mark.parametrize("name", ["llama", "llama_rope_freqs"])
-def test_heads_that_are_no_whole_blocks(name, family_path):
+def test_heads_that_are_no_whole_blocks(name, dtype, family_path):
     with pytest.raises(
-        ModelError, match=r"cache_dtype 'q8_0': a head's keys have 16 elements, must be a multiple of 32"
+        ModelError, match=rf"cache_dtype '{dtype}': a head's keys have 16 elements, must be a multiple of 32"
     ):
-        load(family_path(name), cache_dtype="q8_0")
+        load(family_path(name), cache_dtype=dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)

@@ -42,7 +42,7 @@ _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
         type=click.Choice(list(CACHE_DTYPES)),
         default="f16",
         show_default=True,
-        help="Dtype of keys and values; q8_0 takes about half the memory of f16.",
+        help="Dtype of keys and values; q8_0 takes about half the memory of f16, q4_0 somewhat more than a quarter.",
     ),
     click.option(
         "-n", "--max-tokens", type=click.IntRange(min=0), help="At most so many tokens an answer. Default: all."

@@ -37,7 +37,8 @@ __all__ = ["CACHE_DTYPES", "Model", "load"]
 MOST_ROLLBACK = 64  # a draft of more tokens is seldom right
 BATCH = 128  # on CPUs, larger plans are 1 % faster and need 10 MB more
 DEFAULT_CONTEXT = 4096
-CACHE_DTYPES = {"f16": jf.f16, "f32": jf.f32, "bf16": jf.bf16, "q8_0": jf.q8_0}
+_CACHES = (jf.f16, jf.f32, jf.bf16, jf.q8_0, jf.q5_1, jf.q5_0, jf.q4_1, jf.q4_0, jf.iq4_nl)
+CACHE_DTYPES = {dtype.name: dtype for dtype in _CACHES}
 
 _log = logging.getLogger("jackfield")
 
@@ -60,8 +61,9 @@ def load(
     context: tokens the cache holds, and of an encoder, which has no cache, the most of a text; default what the model
         knows, at most 4,096. Of a model without attention, whose memory does not grow with the text, it is the most
         tokens of that; default what the model knows, however many.
-    cache_dtype: of keys and values, "f16", "f32", "bf16" or "q8_0". The last takes 34 bytes for 32 numbers, about half
-        of f16, and asks for heads whose size is a multiple of 32.
+    cache_dtype: of keys and values, "f16", "f32", "bf16", or blocks of 32 numbers, which ask for heads whose size is a
+        multiple of 32: "q8_0" in 34 bytes, about half of f16, "q5_1" in 24, "q5_0" in 22, "q4_1" in 20, "q4_0" and
+        "iq4_nl" in 18.
     batch: the most rows of a prompt that are evaluated together; one of 1, 4, 32, 128 and 512.
     rollback: for models with recurrent layers, how many of the newest tokens can be taken back (`reset`, `advance`)
         without evaluating any again; each asks for one more copy of the layers' states. The first Mamba and RWKV give

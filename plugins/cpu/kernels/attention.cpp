@@ -6,7 +6,7 @@
 namespace jackfield {
 namespace {
 
-constexpr uint64_t CACHES = bit(F32) | bit(F16) | bit(BF16) | bit(Q8_0);
+constexpr uint64_t CACHES = bit(F32) | bit(F16) | bit(BF16) | CODED;
 constexpr Operand operands[] = {
     {"q", ROWS, bit(F32)},    {"k", ROWS, CACHES},        {"v", ROWS, CACHES},      {"mask", ROWS, bit(F32) | bit(F16)},
     {"sinks", ANY, bit(F32)}, {"kv_rows", ANY, bit(I32)}, {"kv_len", ANY, bit(I32)}};

@@ -3,7 +3,7 @@
 // pieces are merged in order, so the bits do not depend on the number of workers.
 #pragma once
 #include "attention.h"
-#include "attention_cache.h"
+#include "attention_blocks.h"
 
 namespace jackfield {
 namespace {
@@ -81,8 +81,7 @@ JF_INLINE void dots_of_one(const float* q, int64_t q_step, Keys k, int64_t dk, i
     for (int h = 0; h < N; h++) {
         const float* const one = q + h * q_step;
         vf acc{};
-        for (int64_t d = 0; d < full; d += W)
-            acc = fma(load<F32>((const char*)(one + d)), k.place(row, d).load(0, 0), acc);
+        for (int64_t d = 0; d < full; d += W) acc = fma(load<F32>((const char*)(one + d)), k.one(row, d), acc);
         if (full < dk) acc = fma(load<F32>((const char*)(one + full)), k.part(row, full, dk - full), acc);
         z[h * z_step + row] = sum(acc);
     }
@@ -106,7 +105,16 @@ JF_INLINE void weigh(const float* p, int64_t p_step, Values v, int64_t d, int64_
     for (int64_t i = 0; i < n; i++) {
         vf values[B];
         v.fetch(i, d, B * W);
-        for (int b = 0; b < B; b++) values[b] = part == W ? v.place(i, d + b * W).load(0, 0) : v.part(i, d, part);
+        if (part < W) {
+            values[0] = v.part(i, d, part);
+        } else if constexpr (B * W % Values::UNIT == 0) {
+            for (int64_t u = 0; u < B * W; u += Values::UNIT) {
+                const auto place = v.place(i, d + u);
+                for (int64_t e = 0; e < Values::UNIT; e += W) values[(u + e) / W] = place.load(0, e);
+            }
+        } else {
+            for (int b = 0; b < B; b++) values[b] = v.one(i, d + b * W);
+        }
         for (int h = 0; h < N; h++) {
             const float one = p[h * p_step + i];
             if (CHECKED && not_kept(one)) continue;
@@ -142,11 +150,11 @@ struct Rows {
         v_step = rounded(x.DV, W);
     }
 
-    // Work memory of one worker, in floats: queries, logits, scales of the keys, scales of the values.
+    // Work memory of one worker, in floats: queries, logits, scales and minimums of the keys, of the values.
     int64_t own_floats() const {
-        return rounded(x.share * (q_step + piece) + scales_of(s.in[K_]) + scales_of(s.in[V_]), 16);
+        return rounded(x.share * (q_step + piece) + factors(s.in[K_]) + factors(s.in[V_]), 16);
     }
-    int64_t scales_of(const View& rows) const { return rows.dtype == Q8_0 ? rows.last() / 32 * piece : 0; }
+    int64_t factors(const View& rows) const { return factors_of(rows.dtype, rows.last()) * piece; }
     int64_t parts() const { return x.S * x.groups * x.T * most_pieces * x.share; }
     int64_t nbytes(int32_t workers) const { return (own_floats() * workers + parts() * (v_step + 2)) * 4; }
 
@@ -221,28 +229,32 @@ struct Rows {
     // next: what this worker goes on with; it is asked for while the first heads are worked on.
     void make_piece(Unit u, Piece p, Piece next, float* own, float* sums, Part* parts) const {
         const View &k = s.in[K_], &v = s.in[V_];
-        float *const z = own + x.share * q_step, *const k_scales = z + x.share * piece;
-        float* const v_scales = k_scales + scales_of(k);
-        if (k.dtype == Q8_0) read_scales(p.keys, k.stride[2], p.rows, x.DK / 32, k_scales, piece);
-        if (v.dtype == Q8_0) read_scales(p.values, v.stride[2], p.rows, x.DV / 32, v_scales, piece);
+        float *const z = own + x.share * q_step, *const k_factors = z + x.share * piece;
+        float* const v_factors = k_factors + factors(k);
+        read_factors(k.dtype, p.keys, k.stride[2], p.rows, x.DK / 32, k_factors, piece);
+        read_factors(v.dtype, p.values, v.stride[2], p.rows, x.DV / 32, v_factors, piece);
         for (int64_t j = 0; j < x.share; j += HEADS)
-            with_rows(k, p.keys, k_scales, {next.keys, j ? 0 : next.rows},
+            with_rows(k, p.keys, k_factors, {next.keys, j ? 0 : next.rows},
                       [&](auto rows) { dots_of(rows, j, own, p.rows, z); });
         for (int64_t j = 0; j < x.share; j++)
             parts[j] = weights(u, u.group * x.share + j, p.low, p.rows, z + j * piece);
         for (int64_t j = 0; j < x.share; j += HEADS)
-            with_rows(v, p.values, v_scales, {next.values, j ? 0 : next.rows},
+            with_rows(v, p.values, v_factors, {next.values, j ? 0 : next.rows},
                       [&](auto rows) { weigh_of(rows, j, z, p.rows, sums); });
     }
 
     // f(rows of K or V from `data` on): the one switch over their dtypes.
     template <class F>
-    JF_INLINE void with_rows(const View& view, const char* data, const float* scales, Following following, F f) const {
+    JF_INLINE void with_rows(const View& view, const char* data, const float* factors_, Following following,
+                             F f) const {
         const int64_t step = view.stride[2];
         if (view.dtype == F16) return f(FloatRows<F16>{data, step, following});
         if (view.dtype == F32) return f(FloatRows<F32>{data, step, following});
         if (view.dtype == BF16) return f(FloatRows<BF16>{data, step, following});
-        f(QuantRows{data, step, scales, piece, following});
+        with_coded(view.dtype, [&](auto type) {
+            const float* const minimums = factors_ + view.last() / 32 * piece;
+            f(CodedRows<DType(type.dtype)>{data, step, factors_, minimums, piece, following});
+        });
     }
 
     // Heads j .. j+HEADS-1 of a unit, as far as there are so many.

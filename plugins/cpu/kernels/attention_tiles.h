@@ -3,7 +3,7 @@
 // the lanes: products need no transposed K, and the softmax over columns runs lane by lane without any reduction.
 #pragma once
 #include "attention.h"
-#include "attention_cache.h"
+#include "attention_blocks.h"
 
 namespace jackfield {
 namespace {
@@ -80,22 +80,11 @@ JF_INLINE bool widen_row(const char* from, float* to, int64_t n) {
     return any != 0;
 }
 
-template <>
-JF_INLINE bool widen_row<Q8_0>(const char* from, float* to, int64_t n) {
-    bool bad = false;
-    for (int64_t d = 0; d < n; d += 32, from += 34) {
-        const float scale = load_one<F16>(from);
-        bad |= scale - scale != 0;
-        for (int64_t i = 0; i < 32; i += W) store<F32>((char*)(to + d + i), load_quants(from + 2 + i) * splat(scale));
-    }
-    return bad;
-}
-
 JF_INLINE bool widen_row(DType d, const char* from, float* to, int64_t n) {
-    return d == F16    ? widen_row<F16>(from, to, n)
-           : d == F32  ? widen_row<F32>(from, to, n)
-           : d == BF16 ? widen_row<BF16>(from, to, n)
-                       : widen_row<Q8_0>(from, to, n);
+    if (d == F16) return widen_row<F16>(from, to, n);
+    if (d == F32) return widen_row<F32>(from, to, n);
+    if (d == BF16) return widen_row<BF16>(from, to, n);
+    return with_coded(d, [&](auto type) { return widen_blocks<DType(type.dtype)>(from, to, n); });
 }
 
 struct Tiles {
