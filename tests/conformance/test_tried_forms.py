@@ -1,16 +1,20 @@
-"""What the kit's cases try of every op: extents, optional operands alone and together, and attention's parts together."""
+"""What the kit tries of every op: extents, optional operands alone and together; and of attention all its parts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
 from jackfield import ops
-from jackfield.conformance import examples
+from jackfield.conformance import examples, run
+from jackfield.conformance.check import verdict
 from jackfield.conformance.derived import derived
+from jackfield.dtypes import f32
 from jackfield.op import OPS
+from jackfield.reference import ReferenceBackend
 
 ASKED = [name for name in ops.__all__ if not OPS[name].is_view and OPS[name].priority != "P2"]
 EXTENTS = {0, 1, 255, 256, 257}
@@ -105,3 +109,49 @@ def test_a_promise_of_attention_is_used_to_its_end_and_kept():
     rows = [(e.attrs["kv_limit"], *opened(e)) for e in promised]
     assert all(most <= limit for limit, most, _ in rows)
     assert any(most == limit < columns for limit, most, columns in rows)
+
+
+def without(example, part):
+    """What a device sees that forgets one operand or attribute of attention."""
+    op = example.op
+    if part in op.attrs:
+        return replace(example, attrs=op.complete(dict(example.attrs) | {part: op.defaults[part]}))
+    given = dict(zip(op.operands, example.arrays(), strict=True))
+    columns = given["k"].shape[-2] if given["kv_rows"] is None else given["kv_rows"].shape[-1]
+    nothing = {"mask": 0, "sinks": -np.inf, "kv_len": columns}[part]
+    return replace(example, given={part: np.full_like(given[part], nothing)})
+
+
+def is_noticed(example, seen):
+    """A device that computes something else than it was asked is wrong."""
+    backend = ReferenceBackend()
+    return bool(verdict(example, run(seen, backend, backend.devices()[0])).mistakes)
+
+
+PARTS = ("mask", "sinks", "kv_len", "causal", "window", "max_bias", "logit_softcap")
+PAIRS = [(part, beside) for beside in ("kv_rows", "kv_len", "sinks") for part in PARTS if part != beside]
+PAIRS += [(part, "kv_limit") for part in ("mask", "sinks", "kv_len")]
+
+
+@pytest.mark.parametrize(("part", "beside"), PAIRS)
+def test_what_attention_forgets_beside_another_part_is_noticed(part, beside):
+    op = OPS["attention"]
+
+    def has(example, name):
+        return name in example.views or example.attrs.get(name, 0) != op.defaults.get(name, 0)
+
+    both = [e for e in declared("attention") if has(e, part) and has(e, beside) and e.dtype is f32]
+    assert any(is_noticed(example, without(example, part)) for example in both)
+
+
+def without_the_last_entry(example):
+    """What a device sees that gathers one column less than kv_limit allows."""
+    mask = example.arrays()[example.op.operands.index("mask")].copy()
+    for row in mask.reshape(-1, mask.shape[-1]):
+        row[np.flatnonzero(row != -np.inf)[example.attrs["kv_limit"] - 1 :]] = -np.inf
+    return replace(example, given={"mask": mask})
+
+
+def test_an_entry_that_a_promise_allows_and_a_device_drops_is_noticed():
+    promised = [e for e in declared("attention") if e.attrs["kv_limit"]]
+    assert any(is_noticed(example, without_the_last_entry(example)) for example in promised)

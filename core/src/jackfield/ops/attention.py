@@ -167,9 +167,7 @@ _OPEN = (np.arange(9) + 2 * np.arange(3)[:, None]) % 4 == 0  # 3, 2 and 3 column
             logit_softcap=5.0,
         ),
         case(_TWO, _ROWS, _ROWS, rand(2, 4, 3, 6, shut=0.3), kv_rows=_LISTS, scale=0.2, max_bias=8.0, window=3),
-        case(
-            _TWO, _ROWS, _ROWS, sinks=rand(4), kv_rows=_LISTS, kv_len=values([6, 4], dtype=i32), scale=0.2, window=2
-        ),
+        case(_TWO, _ROWS, _ROWS, sinks=rand(4), kv_rows=_LISTS, kv_len=values([6, 4], dtype=i32), scale=0.2, window=2),
         case(
             rand(2, 6, 3, 24),
             rand(2, 2, 7, 24),
