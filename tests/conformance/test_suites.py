@@ -26,7 +26,7 @@ from jackfield.conformance.suites import SUITES, errors, memory
 from jackfield.conformance.suites.claims import RUNNING
 from jackfield.conformance.trials import Subject
 from jackfield.conformance.worker import outcome
-from jackfield.dtypes import bf16, f32, i64, q4_0
+from jackfield.dtypes import DTYPES, bf16, f32, i64, q4_0
 from jackfield.op import OPS
 from jackfield.reference import (
     HostBuffer,
@@ -746,15 +746,57 @@ def test_claims(backend, where):
     assert where in bad("claims", backend(), where)
 
 
-def test_coverage_asks_for_f32_and_a_16_bit_float():
-    class Narrow(Few):
+class Narrow(Few):
+    """Some operands of some ops, by "op operand", in fewer dtypes, or in none: those are not listed."""
+
+    def __init__(self, **without):
+        super().__init__()
+        self.without = without
+
+    def kernels(self):
+        table = super().kernels()
+        for name, changes in self.without.items():
+            kept = {o: d - changes.get(o, frozenset()) for o, d in table[name].operands.items()}
+            table[name] = replace(table[name], operands={o: d for o, d in kept.items() if d})
+        return table
+
+
+ANY = frozenset(DTYPES)
+HALVES = frozenset({"f16", "bf16"})
+
+
+def test_coverage_asks_for_f32_and_f16():
+    found = tried("coverage", Narrow(add={"a": HALVES, "b": HALVES}))
+    assert found["coverage/add/f32"]["result"] == "passed"
+    assert found["coverage/add/f16"]["result"] == "failed"
+    assert found["coverage/tanh/f16"]["result"] == "passed"
+    assert "the kernel reads" in found["coverage/add/f16"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("without", "case", "words"),
+    [
+        ({"add": {"b": HALVES}}, "add/f16", "b: refused: add: b is f16"),
+        ({"linear": {"x": HALVES}}, "linear/f16", "weight: refused: linear: x is f16"),
+        ({"tanh": {"x": frozenset({"f16"})}}, "tanh/f16", "x: refused: tanh: x is f16"),
+        ({"softmax": {"mask": HALVES}}, "softmax/f16", "mask: refused: softmax: mask is f16"),
+        ({"softmax": {"mask": frozenset({"f32"})}}, "softmax/f32", "mask: refused: softmax: mask is f32"),
+        ({"softmax": {"sinks": ANY}}, "softmax/f32", "sinks: refused: softmax"),
+        ({"put_rows": {"x": HALVES}}, "put_rows/f16", "x: refused: put_rows: x is f16"),
+    ],
+)
+def test_coverage_asks_for_every_operand_and_for_all_in_one_dtype(without, case, words):
+    backend = Narrow(**without)
+    found = bad("coverage", backend)
+    assert words in found[f"coverage/{case}"]
+    others = {f"coverage/{next(iter(without))}/{dtype}" for dtype in ("f32", "f16")}
+    assert found.keys() <= others, "other ops are as they were"
+
+
+def test_coverage_asks_for_results_that_an_attribute_names():
+    class NoHalves(Few):
         def kernels(self):
             table = super().kernels()
-            only = {n: frozenset({"f32", "i32", "i64"}) for n in table["add"].operands}
-            return table | {"add": replace(table["add"], operands=only)}
+            return table | {"cast": replace(table["cast"], results=table["cast"].results - HALVES)}
 
-    found = tried("coverage", Narrow())
-    assert found["coverage/add/f32"]["result"] == "passed"
-    assert found["coverage/add/16-bit"]["result"] == "failed"
-    assert found["coverage/tanh/16-bit"]["result"] == "passed"
-    assert "the kernel reads" in found["coverage/add/16-bit"]["reason"]
+    assert "the result: refused: cast" in bad("coverage", NoHalves())["coverage/cast/f16"]

@@ -31,6 +31,7 @@
     X(f16_accumulator)       \
     X(mask_ignored)          \
     X(length_off_by_one)     \
+    X(state_ignored)         \
     X(whole_vectors_written) \
     X(padding_read)          \
     X(operand_clobbered)     \
@@ -97,7 +98,7 @@ struct Found {     // what a kernel finds in data; the first of a run is kept
 struct Step {
     int32_t op;
     int32_t present;  // bit i: operand i is there
-    View in[4];
+    View in[5];
     View out;
     int64_t ints[4];
     double floats[2];
@@ -525,6 +526,32 @@ void attention(const Step& s, Found* found) {
     });
 }
 
+void gated_linear_attention(const Step& s) {
+    const View &k = s.in[0], &v = s.in[1], &q = s.in[2], &g = s.in[3], &state = s.in[4], &y = s.out;
+    int64_t T = k.shape[1], H = k.shape[2], D = k.shape[3], S = state.shape[2];
+    std::vector<double> st(size_t(D * D));
+    for (int64_t seq = 0; seq < S; seq++)
+        for (int64_t h = 0; h < H; h++) {
+            for (int64_t c = 0; c < D * D; c++)
+                st[size_t(c)] = fault == state_ignored ? 0.0f : load(state, state.at(0, 0, seq, h * D * D + c));
+            for (int64_t t = seq * (T / S); t < (seq + 1) * (T / S); t++)
+                for (int64_t j = 0; j < D; j++) {
+                    double total = 0;
+                    for (int64_t i = 0; i < D; i++) {
+                        double& cell = st[size_t(i * D + j)];
+                        cell *= load(g, g.at(0, t, h, i));
+                        cell += double(load(k, k.at(0, t, h, i))) * load(v, v.at(0, t, h, j));
+                        total += load(q, q.at(0, t, h, i)) * cell;
+                    }
+                    store(y, y.at(0, 0, t, h * D + j), s.floats[0] * total);
+                }
+            for (int64_t c = 0; c < D * D; c++) {
+                int64_t at = h * D * D + c;
+                store(y, y.at(0, 0, T + seq * D + at / (H * D), at % (H * D)), st[size_t(c)]);
+            }
+        }
+}
+
 void run_step(const Step& s, Found* found) {
     switch (s.op) {
         case 0:
@@ -550,6 +577,8 @@ void run_step(const Step& s, Found* found) {
             return take_rows(s, found);
         case 11:
             return put_rows(s, found);
+        case 12:
+            return gated_linear_attention(s);
         default:
             return attention(s, found);
     }

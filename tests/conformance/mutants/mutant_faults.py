@@ -362,6 +362,7 @@ MUTANTS: dict[str, Mutant] = {
     "empty_crashes": Mutant("ops", ("sum",), also=JUDGES),
     "f16_accumulator": Mutant("ops", ("sum",), also=JUDGES),
     "length_off_by_one": Mutant("ops", ("attention",), also=JUDGES),
+    "state_ignored": Mutant("ops", ("gated_linear_attention",), also=JUDGES),
     "stride_ignored": Mutant("views", ("multiply",), also=JUDGES),
     "target_written_dense": Mutant("views", ("put_rows",), also=JUDGES),
     "alignment_assumed": Mutant("views", ("multiply",), also=JUDGES),

@@ -64,6 +64,7 @@ KERNELS = {
     "linear": Kernel({"x": FLOATS, "weight": FLOATS | BLOCKS}, F32, names("precision"), {"weight": names(SPLIT)}),
     "take_rows": Kernel({"x": FLOATS | BLOCKS, "rows": INDEX}, F32, frozenset(), {"x": names(SPLIT)}),
     "put_rows": Kernel({"target": FLOATS | names("q8_0"), "x": FLOATS, "rows": INDEX}, FLOATS | names("q8_0")),
+    "gated_linear_attention": Kernel(dict.fromkeys(("k", "v", "q", "g", "state"), F32), F32, names("scale")),
     "attention": Kernel(
         {"q": F32, "k": FLOATS, "v": FLOATS, "mask": FLOATS, "kv_len": names("i32")},
         F32,
@@ -99,7 +100,7 @@ class NativeStep(ctypes.Structure):
     _fields_ = (
         ("op", ctypes.c_int32),
         ("present", ctypes.c_int32),
-        ("inputs", View * 4),
+        ("inputs", View * 5),
         ("out", View),
         ("ints", ctypes.c_int64 * 4),
         ("floats", ctypes.c_double * 2),
@@ -190,7 +191,7 @@ def bound(placed: PlacedStep, scratch: Place | None) -> NativeStep:
             made.ints[2] = length.spec.byte_strides[0]
     made.floats[0] = float(attrs.get("scale", attrs.get("eps", 0.0)))  # type: ignore[arg-type]
     for i, place in enumerate(places):
-        if place is not None and i < 4:
+        if place is not None and i < 5:
             made.inputs[i] = view_of(place, units=step.op == "contiguous")
             made.present |= 1 << i
     made.out = view_of(placed.result, units=step.op == "contiguous", axis=axis)

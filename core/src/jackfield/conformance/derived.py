@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from .cases import Example, assignments, examples
 __all__ = ["Derived", "derived"]
 
 EXTENTS = (0, 1, 2, 7, 17, 33, 65, 129)  # nothing, one, odd, and just beyond the vectors and tiles of most devices
-MOST_ELEMENTS = 1 << 16
+WIDE = (255, 256, 257)  # a power of two that many devices work by, and beside it
+MOST_ELEMENTS = 1 << 17
 EDGES = ("zeros", "nan", "inf", "large", "tiny")
 FEW = ("M", "N", "R")  # classes of ops that mix elements: one edge value is enough to reach a row
 
@@ -38,10 +40,12 @@ class Derived:
 
 def derived(op: Op, seed: int = 0) -> Iterator[Derived]:
     """Every op with other extents, of one element, of none; with -0, NaN, inf, the largest and smallest numbers."""
-    plain = next((e for e in examples(op, seed) if e.layout == "dense" and _is_drawn(e)), None)
+    drawn = (e for e in examples(op, seed) if e.layout == "dense" and _is_drawn(e))
+    plain = next(drawn, None)
     if plain is None:
         return
     yield from _resized(plain)
+    yield from _widened(chain([plain], drawn))
     for dtype in (f32, f16, bf16):
         for edge in EDGES:
             changed = _edged(op, plain.case, dtype, edge, seed)
@@ -62,12 +66,32 @@ def _is_drawn(example: Example) -> bool:
 
 def _resized(plain: Example) -> Iterator[Derived]:
     """Each extent of the case in turn replaced in all operands that have it, by each of EXTENTS."""
+    for extent in sorted(_extents(plain)):
+        yield from _with_extents(plain, extent, EXTENTS)
+
+
+def _widened(drawn: Iterable[Example]) -> Iterator[Derived]:
+    """One extent by each of WIDE: the last that some case lets grow, as rows are what devices cut into vectors."""
+    for plain in drawn:
+        for extent in _extents(plain):
+            wide = [*_with_extents(plain, extent, WIDE)]
+            if len(wide) == len({*WIDE} - {extent}):
+                yield from wide
+                return
+
+
+def _extents(plain: Example) -> dict[int, None]:
+    """All but 1, the last axes of the first operand first."""
     shapes = [view.spec.shape for view in plain.views.values()]
-    for extent in sorted({n for shape in shapes for n in shape if n > 1}):
-        for other in EXTENTS:
-            changed = _with_extent(plain, extent, other)
-            if changed is not None:
-                yield Derived(changed)
+    return dict.fromkeys(n for shape in shapes for n in reversed(shape) if n > 1)
+
+
+def _with_extents(plain: Example, extent: int, others: Iterable[int]) -> Iterator[Derived]:
+    """The case with one extent replaced in all operands that have it, by each of these that the op takes."""
+    for other in others:
+        changed = _with_extent(plain, extent, other)
+        if changed is not None:
+            yield Derived(changed)
 
 
 def _with_extent(plain: Example, extent: int, other: int) -> Example | None:

@@ -121,6 +121,8 @@ def _few_open(call: Call, mask: Array) -> str | None:
 
 
 _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
+_TWO, _ROWS, _LISTS = rand(2, 4, 3, 24), rand(1, 2, 9, 24), ints(2, 6, low=-1, high=9)  # no blocks: few dtypes
+_OPEN = (np.arange(9) + 2 * np.arange(3)[:, None]) % 4 == 0  # 3, 2 and 3 columns of 9
 
 
 @op(
@@ -177,7 +179,42 @@ _Q, _K = rand(1, 4, 3, 32), rand(1, 2, 7, 32)
             scale=0.18,
             causal=True,
         ),
+        case(
+            rand(2, 4, 3, 32),
+            rand(1, 2, 9, 32),
+            rand(1, 2, 9, 32),
+            rand(2, 1, 4, 6, shut=0.3),
+            rand(4),
+            _LISTS,
+            values([6, 4], dtype=i32),
+            scale=0.18,
+            causal=True,
+            window=4,
+            max_bias=8.0,
+            logit_softcap=5.0,
+        ),
+        case(_TWO, _ROWS, _ROWS, rand(2, 4, 3, 6, shut=0.3), kv_rows=_LISTS, scale=0.2, max_bias=8.0, window=3),
+        case(_TWO, _ROWS, _ROWS, sinks=rand(4), kv_rows=_LISTS, kv_len=values([6, 4], dtype=i32), scale=0.2, window=2),
+        case(
+            rand(2, 6, 3, 24),
+            rand(2, 2, 7, 24),
+            rand(2, 2, 7, 16),
+            rand(2, 6, 3, 7, shut=0.3),
+            kv_len=values([7, 4], dtype=i32),
+            scale=0.2,
+            max_bias=8.0,
+        ),
         case(_Q, _K, _K, rand(1, 1, 3, 7, shut=0.5), scale=0.18, kv_limit=7),
+        case(
+            _Q,
+            rand(1, 2, 9, 32),
+            rand(1, 2, 9, 32),
+            values(np.where(_OPEN, 0.5, -INF)),
+            rand(4),
+            kv_len=values([8], dtype=i32),
+            scale=0.18,
+            kv_limit=3,
+        ),
         case(_Q, _K, _K, rand(3, 7, shut=1.0), scale=0.18),
         case(_Q, _K, _K, rand(3, 7, shut=1.0), rand(4), scale=0.18),
         case(_Q, _K, _K, scale=0.18, causal=True, kv_len=values([1], dtype=i32)),

@@ -113,6 +113,7 @@ def channels_of(call: Call, name: str) -> int:
         case(rand(2, 5, 4, 6), channels=1, kernel=2, stride=(2, 1, 3), padding=1, dilation=(2, 1, 1)),
         case(rand(4, 1, 3, 33), channels=2, kernel=(1, 1, 3), padding=(0, 0, 1)),
         case(rand(1, 1, 1, 1), channels=1, kernel=1),
+        case(rand(1, 2, 3, 4), channels=1, kernel=2, dtype="bf16"),
         case(rand(0, 3, 4, 5), channels=3, kernel=2),
         case(rand(6, 3, 4, 5), channels=4, kernel=2, raises=ShapeError),
         case(rand(6, 3, 4, 5), channels=3, kernel=(4, 1, 1), raises=ShapeError),

@@ -50,6 +50,7 @@ def _balanced_work(call: Call, result: Spec) -> Work:
     cases=[
         case(rand(3, 24, low=-4, high=4), rand(3), rand(24), eps=1e-6, iterations=20),
         case(rand(5, 24, low=-4, high=4), rand(3), rand(24), eps=1e-6, iterations=1),
+        case(rand(1, 24, low=-4, high=4), rand(3), rand(24), eps=1e-6, iterations=3),
         case(rand(2, 8), rand(4, low=0.5, high=2), rand(8), eps=0.0, iterations=2),
         case(rand(257, 24, low=-50, high=50), rand(3), rand(24), eps=1e-3, iterations=3),
         case(rand(3, 3), rand(3), rand(3), eps=1e-6, iterations=4),

@@ -58,7 +58,7 @@ def _packed(y: Array, states: Array) -> Array:
 
 _T, _ONE = rand(6, 3, 8), rand(1, 1, 1)
 _DECAYS = rand(6, 3, 8, low=0.3, high=1.0)
-_LONG = rand(64, 2, 17)
+_LONG, _WIDE = rand(64, 2, 17), rand(2, 1, 257)
 
 
 @op(
@@ -80,6 +80,7 @@ _LONG = rand(64, 2, 17)
             rand(2, 1, 65, low=0.3, high=1.0),
             rand(2, 4225),
         ),
+        case(*[_WIDE] * 3, rand(1, 257), rand(2, 1, 257, low=0.3, high=1.0), rand(1, 257 * 257)),
         case(
             values([[[1.0, NAN]], [[1.0, INF]]]), *[rand(2, 1, 2, low=0.5)] * 2, rand(1, 2), rand(2, 1, 2), rand(2, 4)
         ),
@@ -136,6 +137,7 @@ _SMALL = rand(6, 3, 8, low=-0.3, high=0.3)
             rand(2, 578),
         ),
         case(*[rand(2, 1, 65)] * 4, *[rand(2, 1, 65, low=-0.2, high=0.2)] * 2, rand(2, 4225)),
+        case(*[_WIDE] * 4, *[rand(2, 1, 257, low=-0.1, high=0.1)] * 2, rand(1, 257 * 257)),
         case(values([[[1.0, NAN]], [[1.0, INF]]]), *[rand(2, 1, 2, low=0.5)] * 5, rand(2, 4)),
         case(*[_ONE] * 6, rand(1, 1)),
         case(*[rand(0, 3, 8)] * 6, rand(2, 192)),
@@ -177,6 +179,7 @@ def rwkv_wkv7(r: Array, w: Array, k: Array, v: Array, a: Array, b: Array, state:
         case(_T, _T, _T, _DECAYS, rand(3, 192), scale=-1.0),
         case(_LONG, _LONG, _LONG, rand(64, 2, 17, low=0.3, high=1.0), rand(2, 578), scale=0.25),
         case(*[rand(2, 1, 65)] * 4, rand(2, 4225), scale=0.125),
+        case(*[_WIDE] * 4, rand(1, 257 * 257), scale=0.0625),
         case(values([[[1.0, NAN]], [[1.0, INF]]]), *[rand(2, 1, 2, low=0.5)] * 3, rand(2, 4), scale=1.0),
         case(*[_ONE] * 4, rand(1, 1), scale=1.0),
         case(*[rand(0, 3, 8)] * 4, rand(2, 192), scale=1.0),
@@ -250,6 +253,13 @@ _QK, _M = rand(2, 5, 2, 8, low=-0.4, high=0.4), rand(2, 4, 8, 8)
             rand(4, 2, 1, 65, low=-2, high=0),
             rand(4, 2, 1, 1, low=0.0),
             rand(4, 1, 65, 65),
+        ),
+        case(
+            *[rand(1, 2, 1, 257, low=-0.1, high=0.1)] * 2,
+            rand(1, 2, 1, 257),
+            rand(1, 2, 1, 257, low=-2, high=0),
+            rand(1, 2, 1, 1, low=0.0),
+            rand(1, 1, 257, 257),
         ),
         case(
             *[rand(2, 2, 1, 2)] * 2,

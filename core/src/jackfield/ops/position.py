@@ -97,6 +97,8 @@ def angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> f
         case(rand(1, 5, 3, 8), ints(5, high=100), mode="neox", n_dims=8),
         case(rand(1, 3, 2, 64), ints(3, high=4096), rand(32, low=1, high=8), mode="neox", n_dims=64, base=5e5),
         case(rand(1, 3, 2, 128), ints(3, high=4096), rand(64, low=1, high=8), mode="normal", n_dims=128),
+        case(rand(1, 3, 1, 257), ints(3, high=100), mode="neox", n_dims=256),
+        case(rand(1, 3, 1, 257), ints(3, high=100), mode="normal", n_dims=254, offset=2),
         case(rand(1, 3, 2, 12), ints(3, low=-9, high=9), mode="normal", n_dims=4, offset=2),
         case(rand(3, 2, 12), ints(3, low=-9, high=9), mode="neox", n_dims=4, offset=6, scale=0.5),
         case(
