@@ -5,8 +5,8 @@
 
 namespace jackfield {
 
-// The steps of a group in the order the group names them. A result that a later step of the group reads has an address of
-// its own, by which it is known among operands, and no memory there: it is never written.
+// The steps of a group in the order the group names them. A result that a later step of the group reads has an address
+// of its own, by which it is known among operands, and no memory there: it is never written.
 struct Chain {
     const char* const* ops;
     Step* const* steps;
