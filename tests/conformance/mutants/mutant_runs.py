@@ -54,8 +54,10 @@ def op_of(name: str) -> str | None:
 
 
 def ids_about(suites: Sequence[str], ops: Sequence[str]) -> list[str]:
-    """Of the suites' cases those of these ops, and those that are of no op."""
-    return [name for suite in suites for name in ids_of(suite) if (op := op_of(name)) is None or op in ops]
+    """Of the suites' cases those of these ops, and those of no op; coverage where a kernel has all operands."""
+    whole = [op for op in ops if op in KERNELS and KERNELS[op].operands.keys() == set(OPS[op].operands)]
+    chosen = {suite: whole if suite == "coverage" else ops for suite in suites}
+    return [name for suite in suites for name in ids_of(suite) if (op := op_of(name)) is None or op in chosen[suite]]
 
 
 class Bench:
