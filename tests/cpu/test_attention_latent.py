@@ -1,5 +1,5 @@
 """Latent attention in the extents of DeepSeek 2 and 3, at every level: one head of keys of 576 channels for all query
-heads, whose first 512 channels are the value, in a cache of floats or of q8_0, against softmax by hand.
+heads, whose first 512 channels are the value, in a cache of floats or of blocks, against softmax by hand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from attention_caches import channels, coded, plain, run, spoil
 from attention_oracle import cache, nmse, oracle
 from one_step import LEVELS
 
-KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "q8_0": None}
+KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "q8_0": None, "q4_0": None}
 DK, DV = 576, 512
 HIDDEN = 3  # columns at the end that are not valid
 EXACT = 1e-8  # of the oracle over what the cache holds: all sums are f32
@@ -25,7 +25,7 @@ def test_the_value_is_a_view_of_the_key(level, kind, listed, T, H, N):
     """Decode steps and prompts, with a list of cache rows or without; rows that no query sees are NaN."""
     rng = np.random.default_rng(N)
     floats = cache(rng, 1, 1, N, DK, KINDS[kind] or np.float32)
-    keys = coded(floats) if kind == "q8_0" else floats
+    keys = floats if KINDS[kind] else coded(floats, kind)
     q = rng.standard_normal((1, T, H, DK)).astype(np.float32).transpose(0, 2, 1, 3)
     arrays = {"q": q, "k": keys, "v": channels(keys, 0, DV), "kv_len": np.array([N - HIDDEN], np.int32)}
     unseen = np.arange(N - HIDDEN, N)
