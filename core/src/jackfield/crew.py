@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -29,6 +30,7 @@ class Crew(Generic[T, R]):
         for pair in zip(pieces, self._told, strict=True):
             self._queue.put(pair)
         self._threads: list[Thread] = []
+        self._process = os.getpid()
         self._gate = Lock()
         # Not `join`: interrupted once, it takes a thread that still runs for one that is gone (Python 3.8 to 3.12).
         self._begun: list[None] = []
@@ -58,9 +60,12 @@ class Crew(Generic[T, R]):
             yield told.result()
 
     def dismiss(self) -> None:
-        """Nothing new is begun; returns, or raises what interrupted it, when no thread works any more."""
+        """Nothing new is begun; returns, or raises what interrupted it, when no thread works any more.
+
+        In a child that was forked meanwhile there are no threads to wait for.
+        """
         interrupted: BaseException | None = None
-        while True:
+        while os.getpid() == self._process:
             try:
                 self._drain()
                 while len(self._gone) < len(self._begun):
@@ -70,7 +75,7 @@ class Crew(Generic[T, R]):
                 interrupted = e
         if interrupted is not None:
             raise interrupted
-        for thread in self._threads:
+        for thread in self._threads if os.getpid() == self._process else ():
             if thread.ident is not None:  # None: interrupted before it came to life; it will find nothing to do
                 thread.join()
 
