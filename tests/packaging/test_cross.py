@@ -106,7 +106,7 @@ def test_the_platform_is_told_to_the_build_backend_and_to_nothing_before_it(name
     platform = build.PLATFORMS[name]
     assert wheel == tmp_path / "out" / f"it-1-cp3-cp3-{platform.tag}.whl"
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    assert wheel.read_text() == f"{platform.host} {platform.target} .cpython-{version}-{platform.module}"
+    assert wheel.read_text() == f"{platform.host} {platform.target} .cpython-{version}-{platform.module} ON"
 
 
 def test_wrong_use_is_told(tmp_path):
