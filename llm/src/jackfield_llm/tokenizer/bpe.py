@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Library
 
 import jackfield as jf
 from jackfield_llm.errors import TokenizerError, shown
-from jackfield_llm.tokenizer.lookup import Lookup
+from jackfield_llm.tokenizer.lookup import BETWEEN, Lookup, cuts_of_pairs
 from jackfield_llm.tokenizer.patterns import PRE_TOKENIZERS, PreTokenizer
 from jackfield_llm.tokenizer.vocabulary import Vocabulary
 
@@ -26,7 +26,6 @@ __all__ = ["ByteBPE", "TextBPE", "pre_tokenizer"]
 
 _SPACE = "▁"
 _MERGES = "tokenizer.ggml.merges"
-_BETWEEN = "\x1f"  # two merges: a letter that is in none, where a line break may be
 _PIECE = 1 << 16  # letters of merges that are taken apart together
 _FEW_PARTS = (
     1 << 14
@@ -200,19 +199,17 @@ class _Pairs(Sequence[tuple[str, str]]):
         The library looks for all others itself, but does not survive a merge that is longer than every token.
         """
         try:
-            text = lines.joined(_BETWEEN) if isinstance(lines, jf.gguf.Strings) else _BETWEEN.join(lines)
-            raw = np.frombuffer(text.encode(), np.uint8)
+            text = lines.joined(BETWEEN) if isinstance(lines, jf.gguf.Strings) else BETWEEN.join(lines)
+            raw = text.encode()
         except (TypeError, UnicodeEncodeError):
             return None
-        marks = np.flatnonzero((raw == ord(" ")) | (raw == ord(_BETWEEN)))
-        if len(marks) != 2 * len(lines) - 1:
+        cuts = cuts_of_pairs(raw, len(lines))
+        if cuts is None:
             return None
-        if (raw[marks[0::2]] != ord(" ")).any() or (raw[marks[1::2]] != ord(_BETWEEN)).any():
-            return None
-        ends = np.append(marks[1::2], len(raw))
+        _, ends = cuts
         longest = int(np.diff(ends, prepend=-1).argmax())
         start = int(ends[longest - 1]) + 1 if longest else 0
-        merged = raw[start : ends[longest]].tobytes().decode().replace(" ", "")
+        merged = raw[start : ends[longest]].decode().replace(" ", "")
         return cls(text, len(lines)) if merged in tokens else None
 
     def __len__(self) -> int:
@@ -232,9 +229,9 @@ class _Pairs(Sequence[tuple[str, str]]):
         """Left, right, left, right ..., some merges at a time."""
         start = 0
         while start < len(self._text):
-            end = self._text.find(_BETWEEN, start + _PIECE)
+            end = self._text.find(BETWEEN, start + _PIECE)
             end = len(self._text) if end < 0 else end
-            yield self._text[start:end].replace(_BETWEEN, " ").split(" ")
+            yield self._text[start:end].replace(BETWEEN, " ").split(" ")
             start = end + 1
 
 

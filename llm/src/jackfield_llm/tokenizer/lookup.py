@@ -12,7 +12,7 @@ made to collide; what is found by it is compared as text all the same.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 import jackfield as jf
 
-__all__ = ["LISTS", "Lookup"]
+__all__ = ["BETWEEN", "LISTS", "Lookup", "cuts_of_pairs"]
 
 LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 
 Hashes = NDArray[np.uint64]
 Places = NDArray[np.int64]
 
-_BETWEEN = b"\x1f"  # two texts: a letter that is in none
+BETWEEN = "\x1f"  # two texts: a letter that is in none, where a line break may be
 _LONGEST = 255  # bytes of a text: far below where a polynomial modulo a power of two is weak
 _MASK = (1 << 64) - 1
 _BASE, _PAIR = (secrets.randbits(64) | 1 for _ in range(2))
@@ -46,10 +46,9 @@ class Part:
 class Lookup:
     """Ids by text; `texts` by id; `merges` in their order."""
 
-    def __init__(self, texts: _Texts, hashes: Hashes, merges: _Merges) -> None:
+    def __init__(self, texts: _Texts, merges: _Merges) -> None:
         self.texts, self.merges = texts, merges
-        self._order = np.argsort(hashes).astype(np.int32)
-        self._sorted = hashes[self._order]
+        self._table = _Table(_hashes(texts.raw, texts.starts, texts.ends))
 
     @classmethod
     def of(cls, tokens: object, merges: object) -> Lookup | None:
@@ -58,24 +57,19 @@ class Lookup:
         """
         if not (isinstance(tokens, jf.gguf.Strings) and isinstance(merges, jf.gguf.Strings) and len(merges)):
             return None
-        texts = _Texts.of(tokens)
-        lines = _Merges.of(merges)
+        texts, lines = _Texts.of(tokens), _Merges.of(merges)
         if texts is None or lines is None:
             return None
-        halves, made = lines.hashed()
-        found = cls(texts, _hashes(texts.raw, texts.starts, texts.ends), lines)
-        clean = found._is_clean(np.concatenate([halves.reshape(-1), made])) and lines.are_unique()
-        return found if clean else None
+        found = cls(texts, lines[0])
+        return found if found._is_clean(lines[1]) else None
 
     def _is_clean(self, needed: Hashes) -> bool:
-        """Whether no token is there twice, and each of these is one."""
-        needed = np.sort(needed)
-        near = np.minimum(np.searchsorted(self._sorted, needed), len(self.texts) - 1)
-        return not (self._sorted[1:] == self._sorted[:-1]).any() and bool((self._sorted[near] == needed).all())
+        """Whether nothing is there twice, and each of these is a token."""
+        return self._table.is_unique and self.merges.table.is_unique and self._table.has_all(needed)
 
-    def __reduce__(self) -> tuple[Callable[..., Lookup], tuple[_Texts, _Merges]]:
+    def __reduce__(self) -> tuple[type[Lookup], tuple[_Texts, _Merges]]:
         """The hash is another in another process."""
-        return _hashed, (self.texts, self.merges)
+        return Lookup, (self.texts, self.merges)
 
     def __getitem__(self, text: str) -> int:
         ids = self._ids([text], [_hash(text)])
@@ -88,11 +82,7 @@ class Lookup:
 
     def _ids(self, texts: Sequence[str], hashes: Sequence[int]) -> dict[str, int]:
         """Those of the texts that are tokens."""
-        wanted = np.array(hashes, np.uint64)
-        near = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-        found = np.flatnonzero(self._sorted[near] == wanted)
-        ids = zip(found.tolist(), self._order[near[found]].tolist(), strict=True)
-        return {texts[i]: token for i, token in ids if self.texts[token] == texts[i]}
+        return {texts[i]: token for i, token in self._table.find(hashes) if self.texts[token] == texts[i]}
 
     def part(self, words: Collection[str], hidden: Container[str], *, most: int) -> Part | None:
         """Of these words, in the letters of the vocabulary. hidden: tokens that no word is cut into.
@@ -127,6 +117,32 @@ class Lookup:
         return Part(ids, self.merges.among(pairs, hashes), parts)
 
 
+class _Table:
+    """Places in a list by hash."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._order = np.argsort(hashes).astype(np.int32)
+        self._sorted = hashes[self._order]
+
+    @property
+    def is_unique(self) -> bool:
+        return not (self._sorted[1:] == self._sorted[:-1]).any()
+
+    def has_all(self, wanted: Hashes) -> bool:
+        wanted = np.sort(wanted)  # in their order the search stays in the cache
+        return bool((self._sorted[self._near(wanted)] == wanted).all())
+
+    def find(self, hashes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Of those that are there: which of `hashes` it is, and its place."""
+        wanted = np.array(hashes, np.uint64)
+        near = self._near(wanted)
+        found = np.flatnonzero(self._sorted[near] == wanted)
+        return zip(found.tolist(), self._order[near[found]].tolist(), strict=True)
+
+    def _near(self, wanted: Hashes) -> Places:
+        return np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+
+
 class _Texts(Sequence[str]):
     """Texts behind each other, in UTF-8. longest: of one, in bytes."""
 
@@ -141,7 +157,7 @@ class _Texts(Sequence[str]):
         raw = _joined(strings)
         if raw is None:
             return None
-        ends = np.append(np.flatnonzero(np.frombuffer(raw, np.uint8) == _BETWEEN[0]), len(raw))
+        ends = np.append(np.flatnonzero(np.frombuffer(raw, np.uint8) == ord(BETWEEN)), len(raw))
         lengths = np.diff(ends, prepend=-1) - 1
         if len(ends) != len(strings) or lengths.min() < 1 or lengths.max() > _LONGEST:
             return None
@@ -163,51 +179,38 @@ class _Texts(Sequence[str]):
 class _Merges:
     """Pairs of texts with a space between, behind each other."""
 
-    def __init__(self, raw: bytes, spaces: Places, ends: Places) -> None:
+    def __init__(self, raw: bytes, spaces: NDArray[Any], ends: NDArray[Any], pairs: Hashes | None = None) -> None:
+        """pairs: of `_pair_hashes`, where somebody has them."""
         self._raw, self._spaces, self._ends = raw, spaces.astype(np.int32), ends.astype(np.int32)
         self._starts = np.append(np.int32(0), self._ends[:-1] + 1).astype(np.int32)
-        self._order = np.zeros(0, np.int32)
-        self._sorted: Hashes = np.zeros(0, np.uint64)
+        self.table = _Table(_pair_hashes(raw, spaces, ends)[0] if pairs is None else pairs)
 
     @classmethod
-    def of(cls, strings: jf.gguf.Strings) -> _Merges | None:
-        """None where a line has no space, more than one, or one at an end, or is long or no UTF-8."""
+    def of(cls, strings: jf.gguf.Strings) -> tuple[_Merges, Hashes] | None:
+        """With the hashes of all that must be tokens: halves, and what they make.
+
+        None where a line has no space, more than one, or one at an end, or is long or no UTF-8.
+        """
         raw = _joined(strings)
-        if raw is None:
+        cuts = None if raw is None else cuts_of_pairs(raw, len(strings))
+        if raw is None or cuts is None:
             return None
-        letters = np.frombuffer(raw, np.uint8)
-        marks = np.flatnonzero((letters == ord(" ")) | (letters == _BETWEEN[0]))
-        if len(marks) != 2 * len(strings) - 1:
-            return None
-        spaces, ends = marks[0::2], np.append(marks[1::2], len(raw))
-        alternate = (letters[spaces] == ord(" ")).all() and (letters[ends[:-1]] == _BETWEEN[0]).all()
+        spaces, ends = cuts
         starts = np.append(0, ends[:-1] + 1)
         sizes = np.stack([spaces - starts, ends - spaces - 1])
-        if not alternate or sizes.min() < 1 or sizes.max() > _LONGEST:
+        if sizes.min() < 1 or sizes.max() > _LONGEST:
             return None
-        return cls(raw, spaces, ends)
+        pairs, needed = _pair_hashes(raw, spaces, ends)
+        return cls(raw, spaces, ends, pairs), needed
 
-    def hashed(self) -> tuple[Hashes, Hashes]:
-        """Hashes of left and right halves, u64 [2, merges], and of what each pair makes, u64 [merges]."""
-        starts = np.concatenate([self._starts, self._spaces + 1])
-        left, right = _hashes(self._raw, starts, np.concatenate([self._spaces, self._ends])).reshape(2, -1)
-        powers = _powers(_LONGEST)
-        pairs = left * np.uint64(_PAIR) + right
-        self._order = np.argsort(pairs).astype(np.int32)
-        self._sorted = pairs[self._order]
-        return np.stack([left, right]), left * powers[self._ends - self._spaces - 1] + right
-
-    def are_unique(self) -> bool:
-        return not (self._sorted[1:] == self._sorted[:-1]).any()
+    def __reduce__(self) -> tuple[type[_Merges], tuple[bytes, NDArray[Any], NDArray[Any]]]:
+        return _Merges, (self._raw, self._spaces, self._ends)
 
     def among(self, pairs: Sequence[tuple[str, str]], hashes: Mapping[str, int]) -> list[tuple[str, str]]:
         """Those of the pairs that are merges, first to last."""
-        wanted = np.array([(hashes[left] * _PAIR + hashes[right]) & _MASK for left, right in pairs], np.uint64)
-        near = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-        found = np.flatnonzero(self._sorted[near] == wanted)
-        places = self._order[near[found]].tolist()
-        known = [(place, pairs[i]) for place, i in zip(places, found.tolist(), strict=True)]
-        return [pair for place, pair in sorted(known) if self._line(place) == " ".join(pair)]
+        wanted = [(hashes[left] * _PAIR + hashes[right]) & _MASK for left, right in pairs]
+        known = sorted((place, pairs[i]) for i, place in self.table.find(wanted))
+        return [pair for place, pair in known if self._line(place) == " ".join(pair)]
 
     @property
     def joined(self) -> str:
@@ -221,14 +224,29 @@ class _Merges:
         return self._raw[self._starts[place] : self._ends[place]].decode()
 
 
-def _hashed(texts: _Texts, merges: _Merges) -> Lookup:
-    merges.hashed()
-    return Lookup(texts, _hashes(texts.raw, texts.starts, texts.ends), merges)
+def cuts_of_pairs(raw: bytes, count: int) -> tuple[Places, Places] | None:
+    """Of so many lines with BETWEEN between: where each has its space, and where it ends. None unless each has one."""
+    letters = np.frombuffer(raw, np.uint8)
+    marks = np.flatnonzero((letters == ord(" ")) | (letters == ord(BETWEEN)))
+    if len(marks) != 2 * count - 1:
+        return None
+    if (letters[marks[0::2]] != ord(" ")).any() or (letters[marks[1::2]] != ord(BETWEEN)).any():
+        return None
+    return marks[0::2], np.append(marks[1::2], len(raw))
+
+
+def _pair_hashes(raw: bytes, spaces: NDArray[Any], ends: NDArray[Any]) -> tuple[Hashes, Hashes]:
+    """Of each pair, u64 [pairs]; of left halves, right halves and what each pair makes, u64 [3 * pairs]."""
+    starts = np.append(0, ends[:-1] + 1)
+    halves = _hashes(raw, np.concatenate([starts, spaces + 1]), np.concatenate([spaces, ends]))
+    left, right = halves.reshape(2, -1)
+    made = left * _powers(_LONGEST)[ends - spaces - 1] + right
+    return left * np.uint64(_PAIR) + right, np.concatenate([halves, made])
 
 
 def _joined(strings: jf.gguf.Strings) -> bytes | None:
     try:
-        return strings.joined(_BETWEEN.decode()).encode()
+        return strings.joined(BETWEEN).encode()
     except (jf.errors.GGUFError, UnicodeEncodeError):
         return None  # who reads them one by one tells which it is
 
