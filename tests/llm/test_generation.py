@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import families
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupts import Interrupt
 
 import jackfield as jf
 import jackfield_llm
@@ -326,29 +326,9 @@ def test_a_call_that_ends_early_leaves_no_lie_in_the_cache(error, after, model):
     assert families.nmse(logits, fresh) < 1e-6
 
 
-class Interrupt:
-    """Ctrl-C at the n-th line that the models or a running plan execute; counts them where n is None."""
-
-    def __init__(self, at: int | None = None):
-        self.at, self.lines = at, 0
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(self.before)
-
-    def trace(self, frame, event, arg):
-        code = frame.f_code
-        if "jackfield_llm" not in code.co_filename and code.co_qualname not in ("Plan._run", "_Output.fetch"):
-            return None
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.at:
-                raise KeyboardInterrupt
-        return self.trace
+def ours(code):
+    """What the models or a running plan execute."""
+    return "jackfield_llm" in code.co_filename or code.co_qualname in ("Plan._run", "_Output.fetch")
 
 
 def test_ctrl_c_anywhere_leaves_the_model_usable(model):
@@ -357,12 +337,12 @@ def test_ctrl_c_anywhere_leaves_the_model_usable(model):
 
     whole = said("the rain", 6)
     said("on a plain", 3)
-    with Interrupt() as run:
+    with Interrupt(ours) as run:
         said("on a plain", 3)
-    assert run.lines > 300
-    for at in range(1, run.lines, run.lines // 60):
+    assert run.seen > 300
+    for at in range(1, run.seen, run.seen // 60):
         said("on a", 1)
-        with pytest.raises(KeyboardInterrupt), Interrupt(at):
+        with pytest.raises(KeyboardInterrupt), Interrupt(ours, at):
             said("on a plain", 3)
         assert said("the rain", 6) == whole
 
@@ -370,7 +350,7 @@ def test_ctrl_c_anywhere_leaves_the_model_usable(model):
 @pytest.mark.parametrize("name", ["mamba2", "qwen3next", "rwkv7"])
 @pytest.mark.parametrize("keep", [0, 3, 7])
 def test_ctrl_c_while_tokens_are_taken_back(keep, name, family_path):
-    """At every line: what the model then says it holds is what it goes on from. 3 lie before all checkpoints."""
+    """Anywhere: what the model then says it holds is what it goes on from. 3 lie before all checkpoints."""
     with (
         jackfield_llm.load(family_path(name), "reference", context=64, rollback=1) as model,
         jackfield_llm.load(family_path(name), "reference", context=64) as fresh,
@@ -382,12 +362,12 @@ def test_ctrl_c_while_tokens_are_taken_back(keep, name, family_path):
                 model.prefill(part)
 
         filled()
-        with Interrupt() as run:
+        with Interrupt(ours) as run:
             model.reset(keep)
-        assert run.lines > 5
-        for at in range(1, run.lines + 1):
+        assert run.seen > 5
+        for at in range(1, run.seen + 1):
             filled()
-            with pytest.raises(KeyboardInterrupt), Interrupt(at):
+            with pytest.raises(KeyboardInterrupt), Interrupt(ours, at):
                 model.reset(keep)
             want = fresh.logits([*model.cached, 9])[-1]
             assert families.nmse(model.prefill([9]), want) < 1e-8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -198,3 +199,93 @@ def test_padding_alone_changes_nothing(device):
     assert scan[before].any()
     assert not scan[({0, 1, 2, 3, 4} - {end, before}).pop()].any()
     layer.session.close()
+
+
+# ---- several sequences in one call
+
+
+class Sequences:
+    """The same layer for several texts side by side, whose states lie in one pool of slots, in any order.
+
+    slots: a list for each text, of which its states are in some. known: by text, the slot of each length it can go
+    back to.
+    """
+
+    def __init__(self, device: str, count: int, snapshots: int, dice: np.random.Generator) -> None:
+        self.count, self.snapshots = count, snapshots
+        self.layer = Layer(device, 0)
+        self.slots = dice.permutation(count * (snapshots + 1)).reshape(count, -1)
+        self.known = [{0: int(slots[0])} for slots in self.slots]
+        self.plans: dict[int, jf.Plan] = {}
+
+    def plan(self, tokens: int) -> jf.Plan:
+        if tokens not in self.plans:
+            y, changes = self.graph(tokens)
+            self.plans[tokens] = self.layer.session.compile(y, changes=changes)
+        return self.plans[tokens]
+
+    def graph(self, tokens: int) -> tuple[jf.Tensor, list[jf.Tensor]]:
+        count, kept, total = self.count, min(tokens, self.snapshots), self.slots.size
+        x, ids = jf.input("x", (count, tokens, WIDTH)), jf.input("ids", (count,), jf.i32)
+        targets = jf.input("targets", (kept * count,), jf.i32)
+        conv, scan = jf.state("conv", (total, TAPS * WIDTH)), jf.state("scan", (total, HEADS, SIZE, STATE))
+        behind = ops.reshape(ops.take_rows(conv, ids), shape=(count, TAPS, WIDTH))
+        joined = ops.concatenate(behind, x, axis=1)
+        mixed = ops.ssm_conv(ops.contiguous(ops.transpose(joined, axes=(0, 2, 1))), jf.constant(self.layer.taps))
+        b, c = (ops.reshape(mixed[:, :, at : at + STATE], shape=(count, tokens, 1, STATE)) for at in (0, WIDTH - STATE))
+        packed = ops.ssm_scan(
+            scan,
+            ops.reshape(mixed, shape=(count, tokens, HEADS, SIZE)),
+            ops.contiguous(mixed[:, :, :HEADS]),
+            jf.constant(self.layer.a),
+            b,
+            c,
+            ids,
+            snapshots=kept,
+        )
+        size = count * tokens * WIDTH
+        states = ops.reshape(packed[size:], shape=(kept * count, HEADS * SIZE * STATE))
+        rows = [
+            ops.reshape(joined[:, tokens - j : tokens - j + TAPS], shape=(count, TAPS * WIDTH)) for j in range(kept)
+        ]
+        changes = [
+            ops.put_rows(conv, functools.reduce(lambda a, b: ops.concatenate(a, b, axis=0), rows), targets),
+            ops.put_rows(ops.reshape(scan, shape=(total, HEADS * SIZE * STATE)), states, targets),
+        ]
+        return ops.reshape(packed[:size], shape=(count, tokens, WIDTH)), changes
+
+    def run(self, lengths: list[int], x: np.ndarray) -> np.ndarray:
+        """Results of tokens that follow the first of each text, of which `lengths` are kept."""
+        tokens = x.shape[1]
+        ids = [known[length] for known, length in zip(self.known, lengths, strict=True)]
+        kept = min(tokens, self.snapshots)
+        free = [[s for s in slots if s != at] for slots, at in zip(self.slots, ids, strict=True)]
+        targets = np.array([[free[text][j] for text in range(self.count)] for j in range(kept)], np.int32)
+        out = self.plan(tokens)(x=x, ids=np.array(ids, np.int32), targets=targets.reshape(-1))
+        for text, (known, length) in enumerate(zip(self.known, lengths, strict=True)):
+            at = known[length]
+            known.clear()
+            known.update({length: at, **{length + tokens - j: int(targets[j, text]) for j in range(kept)}})
+        return out
+
+
+@pytest.mark.parametrize(("count", "snapshots"), [(2, 1), (3, 4)])
+def test_several_texts_go_back_each_by_itself(count, snapshots, device):
+    """More tokens than states are kept of, texts that go back by different numbers, and every slot of the pool."""
+    dice = np.random.default_rng(count)
+    group = Sequences(device, count, snapshots, dice)
+    texts = [np.zeros((0, WIDTH), np.float32)] * count
+    used, apart = set(), 0
+    for _ in range(40):
+        tokens = int(dice.integers(1, 8))
+        lengths = [int(dice.choice(list(known))) for known in group.known]
+        apart += len({len(text) - length for text, length in zip(texts, lengths, strict=True)}) > 1
+        x = dice.normal(size=(count, tokens, WIDTH)).astype(np.float32)
+        texts = [np.concatenate([text[:n], new]) for text, n, new in zip(texts, lengths, x, strict=True)]
+        got = group.run(lengths, x)
+        for text, length, rows in zip(texts, lengths, got, strict=True):
+            np.testing.assert_allclose(rows, recomputed(group.layer, text)[length:], rtol=2e-4, atol=2e-4)
+        used |= {slot for known in group.known for slot in known.values()}
+    assert apart > 10
+    assert used == set(range(count * (snapshots + 1)))
+    group.layer.session.close()

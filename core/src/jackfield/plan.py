@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +18,7 @@ from .containment import contained, is_foreign
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
 from .hosting import array_of, bytes_of
 from .report import MemoryReport, Report, memory_report, report_of
-from .store import Arenas, StateMemory, Store
+from .store import Arenas, Store
 
 __all__ = ["Plan"]
 
@@ -83,17 +83,15 @@ class Plan:
         Of two calls that touch one state the second raises Busy.
         """
         lock = self._store.arenas.lock  # the Session's, also for the clone of a clone: nothing closes meanwhile
-        if not lock.acquire(blocking=False):
+        if lock.locked():
             raise Busy("clone: a call of the Session is under way")
-        try:
+        with lock:
             self._store.check_usable("clone")
             arenas = arenas_for(self._drawn)
             self._store.clones.add(arenas)
             clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
             weakref.finalize(clone, arenas.close).atexit = False  # then the Session closes all
             return clone
-        finally:
-            lock.release()
 
     def __repr__(self) -> str:
         return f"<Plan of {self._drawn.nodes} nodes on {'+'.join(self.devices) or 'the host'}>"
@@ -131,6 +129,9 @@ class Plan:
         self._outputs = [binder.output(ref) for ref in drawn.parts.outputs]
         self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
         self._states = [self._store.states[t.name] for t in drawn.states]
+        proofs = {panel.devices[run.device].proof for run in drawn.runs if not run.copies}
+        self._unproven = [p for p in proofs if p is not None and p.unproven("call")]
+        self._state_names = frozenset(state.name for state in self._states)
         self._changed = [s for s in self._states if s.name in drawn.changed]
 
     def unbind(self) -> None:
@@ -155,19 +156,15 @@ class Plan:
         Raises: PlanError for an input that can't be kept, because another Plan of the Session was called since.
         """
         lock = self._arenas.lock
-        if not lock.acquire(blocking=False):
+        if lock.locked():
             raise Busy("another call of this Session is under way; plan.clone() may run beside it")
-        try:
+        with lock:  # not acquire() before a try: an interrupt between the two would leave it locked for good
             self._check_ready()
             writes = self._check_inputs(inputs, tuple(keep))
-            taken = self._take_states() if self._store.clones else ()
-            try:
-                return self._run(writes)
-            finally:
-                for state in taken:
-                    state.lock.release()
-        finally:
-            lock.release()
+            run = self._first_run if self._unproven else self._run
+            if self._store.clones:
+                return self._store.touching(self._state_names, lambda: run(writes))
+            return run(writes)
 
     def _check_ready(self) -> None:
         store = self._store
@@ -212,15 +209,14 @@ class Plan:
         both = next(iter(set(inputs) & set(keep)), None) or next(n for n in keep if keep.count(n) > 1)
         raise PlanError(f"input {both!r} is given twice")
 
-    def _take_states(self) -> list[StateMemory]:
-        taken: list[StateMemory] = []
-        for state in self._states:
-            if not state.lock.acquire(blocking=False):
-                for other in taken:
-                    other.lock.release()
-                raise Busy(f"state {state.name!r} is in use by another call")
-            taken.append(state)
-        return taken
+    def _first_run(self, writes: list[tuple[Input, memoryview]]) -> Any:
+        """The first call on a build of a backend: should the process die in it, the next one knows."""
+        with ExitStack() as stack:
+            for proof in self._unproven:
+                stack.enter_context(proof.first("call"))
+            found = self._run(writes)
+        self._unproven = []
+        return found
 
     def _run(self, writes: list[tuple[Input, memoryview]]) -> Any:
         self._arenas.last = self._token

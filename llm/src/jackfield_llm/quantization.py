@@ -75,7 +75,7 @@ _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 def file_type(name: str) -> FileType:
     """The file type of this name, in any case. Raises: QuantizationError with the nearest name and all names."""
-    upper = name.upper()
+    upper = str(name).upper()
     found = FILE_TYPES.get(_ALIASES.get(upper, upper))
     if found is not None:
         return found

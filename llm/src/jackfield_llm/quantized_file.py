@@ -93,9 +93,9 @@ def quantize(
     Raises: QuantizationError; jackfield.errors.GGUFError for a malformed source; OSError, as for a full disk.
     """
     chosen = file_type(kind)
-    source, target = Path(source), Path(target)
+    source, target = _path("source", source), _path("target", target)
     _check_places(source, target, force=force)
-    weights = None if importance is None else read_importance(Path(importance))
+    weights = None if importance is None else read_importance(_path("importance", importance))
     with jf.gguf.open(source) as file:
         job = _Job(
             file,
@@ -111,6 +111,13 @@ def quantize(
             job.write(part, threads or os.cpu_count() or 1, progress)
             _check_places(source, target, force=force)  # hours may have passed
     return job.summary()
+
+
+def _path(name: str, path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise QuantizationError(f"{name} is {path!r}: must be the path of a file") from None
 
 
 def _check_places(source: Path, target: Path, *, force: bool) -> None:

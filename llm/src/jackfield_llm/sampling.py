@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,15 +81,14 @@ class Sampler:
         if self.min_p > 0.0:
             ids = ids[row[ids] >= row[ids].max() + math.log(self.min_p)]
         left = row[ids]
-        # Subtracted before the division: a tiny temperature must not overflow.
-        return ids, _softmax((left - left.max()) / self.temperature)
+        with np.errstate(over="ignore"):  # -inf is right where a tiny temperature shuts a token out
+            return ids, _softmax((left - left.max()) / self.temperature)
 
     def _greedy(self, logits: NDArray[Any], history: Sequence[int]) -> int:
-        row = logits
+        row = np.asarray(logits)
         if self.repetition_penalty != 1.0 and self.repeat_last != 0 and len(history):
             row = self._penalised(_checked(logits), history)
-        if row.ndim != 1 or row.size == 0:
-            raise _bad_shape(row)
+        _check_row(row)
         best = int(np.argmax(row))  # the first NaN counts as largest, so one look at the winner finds it
         if not math.isfinite(row[best]):
             raise _bad_value(row)
@@ -98,7 +98,10 @@ class Sampler:
         if self.repetition_penalty == 1.0 or self.repeat_last == 0 or not len(history):
             return row
         lately = history if self.repeat_last < 0 else history[-self.repeat_last :]
-        seen = np.unique(np.asarray(lately, np.int64))
+        try:
+            seen = np.unique([operator.index(token) for token in lately])
+        except TypeError:
+            raise SamplingError(f"[sample] history is {lately!r:.60}: must be a list of whole numbers") from None
         if seen[0] < 0 or seen[-1] >= row.size:
             wrong = seen[0] if seen[0] < 0 else seen[-1]
             raise SamplingError(f"[sample] history holds token {wrong}: must be below {row.size}")
@@ -119,6 +122,8 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         if isinstance(stops, str):
             raise SamplingError(f"[stop] {stops!r} is one text: must be a list of texts")
+        if not isinstance(stops, Iterable):
+            raise SamplingError(f"[stop] stop is {stops!r}: must be a list of texts, which may be empty")
         for stop in stops:
             if not isinstance(stop, str) or not stop:
                 raise SamplingError(f"[stop] {stop!r}: must be a text that is not empty")
@@ -169,16 +174,19 @@ def _check_integer(name: str, value: int, *, lowest: int) -> None:
 
 def _checked(logits: NDArray[Any]) -> NDArray[np.float64]:
     """A fresh float64 row from which something can be drawn; -inf is a token that is shut out."""
-    if logits.ndim != 1 or logits.size == 0:
-        raise _bad_shape(logits)
-    row = np.array(logits, np.float64)
+    given = np.asarray(logits)
+    _check_row(given)
+    row = given.astype(np.float64)
     if not math.isfinite(row.max()):  # NaN and +inf come out of max as they are; -inf means all are shut out
         raise _bad_value(row)
     return row
 
 
-def _bad_shape(row: NDArray[Any]) -> SamplingError:
-    return SamplingError(f"[sample] logits are {list(row.shape)}: must be one row, [vocabulary]")
+def _check_row(row: NDArray[Any]) -> None:
+    if row.ndim != 1 or row.size == 0:
+        raise SamplingError(f"[sample] logits are {list(row.shape)}: must be one row, [vocabulary]")
+    if row.dtype.kind in "OSUbcMm":  # a float of ml_dtypes is of kind V
+        raise SamplingError(f"[sample] logits are of {row.dtype}: must be floats")
 
 
 def _bad_value(row: NDArray[Any]) -> SamplingError:

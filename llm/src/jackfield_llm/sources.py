@@ -86,9 +86,9 @@ def default_model(*, offline: bool = False) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: `JACKFIELD_CACHE`, or this user's cache folder."""
+    """Where fetched models are kept: `JACKFIELD_CACHE`, or this user's cache folder; "off" is about backends only."""
     chosen = os.environ.get("JACKFIELD_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("jackfield"))
+    return Path(chosen).expanduser() if chosen and chosen != "off" else Path(platformdirs.user_cache_dir("jackfield"))
 
 
 def _from_hub(spec: str, *, offline: bool) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,7 +153,11 @@ class Tokenizer:
         skip_special: leaves special tokens out instead of writing their names.
         Raises: TokenizerError for an id outside the vocabulary.
         """
-        kept = [token for token in ids if not (skip_special and self._is_special(token))]
+        try:
+            whole = [operator.index(token) for token in ids]
+        except TypeError:
+            raise TokenizerError(f"ids are {ids!r:.60}: must be a list of whole numbers") from None
+        kept = [token for token in whole if not (skip_special and self._is_special(token))]
         text = b"".join(self.token_bytes(token) for token in kept).decode("utf-8", "replace")
         added = self._vocabulary.add_space_prefix and kept and self._vocabulary.roles[kept[0]] == Role.NORMAL
         return text.removeprefix(" ") if added else text
