@@ -69,6 +69,11 @@ def kernels(nbytes: int) -> Iterator[Kernel]:
         yield Kernel(f"rope, {mode}", ops.rope, {"x": heads, "positions": rows}, rope, nbytes, nbytes)
         one = {"x": head, "positions": np.arange(head.shape[1], dtype=np.int32)}
         yield Kernel(f"rope of one head, {mode}", ops.rope, one, rope, nbytes, nbytes)
+    count, side = head.shape[1], 256
+    rows_of, columns_of = np.divmod(np.arange(count, dtype=np.int32), side)
+    picture = {"x": head, "positions": np.stack([np.zeros_like(rows_of), rows_of, columns_of, np.zeros_like(rows_of)])}
+    lists = {"mode": "mrope", "n_dims": 64, "sections": (8, 12, 12, 0)}
+    yield Kernel("rope of one head, mrope", ops.rope, picture, lists, nbytes, nbytes)
     yield Kernel("cast to f16", ops.cast, {"x": x}, {"dtype": "f16"}, nbytes, nbytes // 2)
     yield Kernel("silu", ops.silu, {"x": x}, {}, nbytes, nbytes)
     yield Kernel("gelu", ops.gelu, {"x": x}, {}, nbytes, nbytes)

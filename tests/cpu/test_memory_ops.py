@@ -223,3 +223,21 @@ def test_rope_of_scattered_positions_is_that_of_each(level, mode):
         one = {"x": x[:, t : t + 1].copy(), "positions": np.ascontiguousarray(at[..., t : t + 1])}
         np.testing.assert_array_equal(run(ops.rope, one, level, **attrs), whole[:, t : t + 1])
     np.testing.assert_allclose(whole, ops.rope.run(x, at, **attrs), rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sections"), [("mrope", (8, 12, 20, 0)), ("imrope", (14, 13, 13, 0)), ("mrope", (0, 9, 20, 11))]
+)
+def test_rope_of_pictures_is_that_of_each(level, mode, sections):
+    """From token to token few lists move, or none: what stays is not made again."""
+    rows, columns = np.divmod(np.arange(120, dtype=np.int32), 37)
+    picture = np.stack([np.full(120, 9, np.int32), rows, columns, rows + columns])
+    text = np.repeat(np.arange(40, 60, dtype=np.int32), 2)
+    positions = np.concatenate([picture, np.stack([text] * 4), picture], axis=1)
+    x = np.random.default_rng(5).standard_normal((1, positions.shape[1], 2, 80)).astype(np.float32)
+    attrs = {"mode": mode, "n_dims": 80, "sections": sections}
+    whole = run(ops.rope, {"x": x, "positions": positions}, level, 2, **attrs)
+    for t in range(positions.shape[1]):
+        one = {"x": x[:, t : t + 1].copy(), "positions": positions[:, t : t + 1].copy()}
+        np.testing.assert_array_equal(run(ops.rope, one, level, **attrs), whole[:, t : t + 1])
+    np.testing.assert_allclose(whole, ops.rope.run(x, positions, **attrs), rtol=0, atol=3e-5)

@@ -81,6 +81,7 @@ import os
 from pathlib import Path
 def build_wheel(out, settings):
     seen = [os.environ["_PYTHON_HOST_PLATFORM"], os.environ["ZIG_TARGET"], *settings.values()]
+    assert Path(seen.pop()).parent == Path(out), "a build folder that other builds know"
     assert Path("CMakeLists.txt").exists() and Path(os.environ["CMAKE_TOOLCHAIN_FILE"]).exists()
     (Path(out) / "it-1-cp3-cp3-any.whl").write_text(" ".join(seen))
 """

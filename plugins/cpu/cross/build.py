@@ -55,6 +55,7 @@ def command(name: str, out: Path) -> list[str]:
     settings = {
         "cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{PLATFORMS[name].module}",
         "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR": "ON",  # another compiler's warnings would be seen by nobody
+        "build-dir": str(out.resolve() / "build"),  # a second build in one folder would forget that name
     }
     needed = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["build-system"]["requires"]
     packages = [word for package in (*needed, "cmake", "ninja") for word in ("--with", package)]

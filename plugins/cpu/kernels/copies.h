@@ -168,7 +168,9 @@ inline void copy_pieces(const Paths& p, const Team& team) {
     const int64_t squares = (way == WHOLE_LINES ? ABREAST<true> : ABREAST<false>)*CACHE_LINE / p.unit;
     const int64_t most = runs ? RUN / p.unit : turned ? squares : fit;
     const int64_t n = line.n < most ? line.n : most;
-    const int64_t room = runs ? RUNS_ABREAST / p.unit : PIECE / (p.unit * n) + 1;
+    const int64_t square = turned ? CACHE_LINE / p.unit : 1;  // pieces of whole ones, so that the next is aligned too
+    const int64_t filled = PIECE / (p.unit * n) / square * square, least = filled > 0 ? filled : square;
+    const int64_t room = runs ? RUNS_ABREAST / p.unit : least;
     const int64_t m = rows.n < room ? rows.n : room;
     const int64_t down = (rows.n + m - 1) / m, across = (line.n + n - 1) / n;
     const int64_t shape[3] = {inner.n, across, down};

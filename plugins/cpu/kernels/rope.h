@@ -51,9 +51,11 @@ struct Tables {
     int64_t pairs, padded;  // padded to whole vectors
     double* angle;
     int64_t* axis;
-    double* near_waves;    // cosines of 0 to NEAR - 1 steps, by step and pair, then the sines; null for few tokens
-    double* anchor_waves;  // cosines and sines of the anchor, times the magnitude
-    int64_t anchor[RANK];  // the anchor's position in each list
+    double* near_waves;      // cosines of 0 to NEAR - 1 steps, by step and pair, then the sines; null for few tokens
+    double* anchor_waves;    // cosines and sines of the anchor, times the magnitude
+    Share reach[1 << RANK];  // by a set of lists, a bit each: whole vectors that hold all their pairs
+    const float* held;       // the `cosine` that was filled last, for a token at these positions
+    int64_t position[RANK], list[RANK];  // in each list, and where that begins
     float *cosine, *sine;  // normal: by channel, each value twice, the sine of the first with a minus; else by pair
     char* row;             // one row of x, for results with gaps
 
@@ -66,11 +68,11 @@ struct Tables {
         return (waves + padded * (8 + 8 + 8 + 8) + s.out.last() * 4 + 63) / 64 * 64;
     }
     JF_INLINE static bool many(const Step& s) { return s.in[0].shape[1] >= MANY_TOKENS; }
-    JF_INLINE Tables(const Step& s, char* at) : pairs(pairs_of(s)), padded((pairs + W - 1) / W * W) {
+    JF_INLINE Tables(const Step& s, char* at) : pairs(pairs_of(s)), padded((pairs + W - 1) / W * W), held(nullptr) {
         near_waves = many(s) ? (double*)at : nullptr;
         anchor_waves = near_waves + 2 * padded * NEAR;
         if (near_waves) at += 16 * padded * (NEAR + 1);
-        for (int64_t& a : anchor) a = -1;  // no multiple of NEAR
+        for (int64_t& p : position) p = INT64_MIN;  // no token's
         angle = (double*)at;
         cosine = (float*)(at + padded * 8);
         sine = cosine + 2 * padded;
@@ -251,12 +253,11 @@ struct Waves {
     }
 };
 
-// Where token t stands in each of the lists that the mode reads.
-JF_INLINE void read_position(const View& positions, int64_t t, Mode mode, int32_t* p) {
-    const char* const first = positions.data + t * positions.stride[3];
-    memcpy(p, first, 4);
-    if (one_list(mode)) return;
-    for (int64_t c = 1; c < RANK; c++) memcpy(&p[c], first + (c < positions.shape[2] ? c : 0) * positions.stride[2], 4);
+// Where token t stands in list c, or in the first where there are fewer.
+JF_INLINE int64_t position_in(const View& positions, int64_t t, int64_t c) {
+    int32_t p;
+    memcpy(&p, positions.data + t * positions.stride[3] + (c < positions.shape[2] ? c : 0) * positions.stride[2], 4);
+    return p;
 }
 
 inline void fill_near(const Tables& tables) {
@@ -270,16 +271,37 @@ inline void fill_near(const Tables& tables) {
         }
 }
 
-// The angles of a step, and what is made from them once.
-inline void fill_angles(const Step& s, const Tables& tables, Mode mode) {
-    fill_pairs(s, tables, mode);
-    if (tables.near_waves) fill_near(tables);
+inline void find_lists(Tables& tables, const View& positions) {
+    for (int64_t c = 0; c < RANK; c++) tables.list[c] = (c < positions.shape[2] ? c : 0) * positions.stride[2];
+    Share of[RANK];
+    for (Share& r : of) r = {tables.padded, 0};
+    for (int64_t i = 0; i < tables.padded; i++) {
+        Share& r = of[tables.axis[i]];
+        const int64_t vector = i / W * W;
+        r.begin = vector < r.begin ? vector : r.begin;
+        r.end = vector + W;
+    }
+    tables.reach[0] = {tables.padded, 0};
+    for (int c = 0; c < RANK; c++)
+        for (int set = 0; set < 1 << c; set++) {
+            const Share r = tables.reach[set];
+            tables.reach[set | 1 << c] = {r.begin < of[c].begin ? r.begin : of[c].begin,
+                                          r.end > of[c].end ? r.end : of[c].end};
+        }
 }
 
-inline void fill_anchor(const Tables& tables, Mode mode, double magnitude) {
+// The angles of a step, and what is made from them once.
+inline void fill_angles(const Step& s, Tables& tables, Mode mode) {
+    fill_pairs(s, tables, mode);
+    if (!tables.near_waves) return;
+    if (!one_list(mode)) find_lists(tables, s.in[1]);
+    fill_near(tables);
+}
+
+inline void fill_anchor(const Tables& tables, Mode mode, double magnitude, const Share& pairs) {
     double p[RANK];
-    for (int c = 0; c < RANK; c++) p[c] = double(tables.anchor[c]);
-    for (int64_t i = 0; i < tables.padded; i += WD) {
+    for (int c = 0; c < RANK; c++) p[c] = double(tables.position[c] & -NEAR);
+    for (int64_t i = pairs.begin; i < pairs.end; i += WD) {
         vd sine, cosine;
         sine_cosine(angles_at(tables, mode, i, p), sine, cosine);
         sine *= magnitude;
@@ -296,66 +318,85 @@ JF_INLINE void add_angles(vd c, vd s, vd near_c, vd near_s, vd& cosine, vd& sine
 }
 
 // The waves of the way from the anchor, for pairs i to i + WD. step: where those of each list's way lie in the table.
-template <bool ONE_LIST>
+template <int LISTS>
 JF_INLINE vd near_at(const int64_t* axes, const double* waves, int64_t i, const int64_t* step) {
     vd v, other;
     memcpy(&v, waves + step[0] + i, sizeof v);
-    if (ONE_LIST) return v;
+    if (LISTS == 1) return v;
     vl axis;
     memcpy(&axis, axes + i, sizeof axis);
-    for (int64_t c = 1; c < RANK; c++) {
+    for (int64_t c = 1; c < LISTS; c++) {
         memcpy(&other, waves + step[c] + i, sizeof other);
         v = axis == c ? other : v;
     }
     return v;
 }
 
-template <bool ONE_LIST, bool NEIGHBOURS>
-JF_INLINE void add_near(const Tables& tables, const int64_t* step) {
+template <int LISTS, bool NEIGHBOURS>
+JF_INLINE void add_near(const Tables& tables, const int64_t* step, const Share& pairs) {
     const int64_t padded = tables.padded, *axes = tables.axis;
     const double *cosines = tables.near_waves, *sines = cosines + NEAR * padded, *anchor = tables.anchor_waves;
     const Waves waves(tables);
-    for (int64_t i = 0; i < padded; i += W) {
+    for (int64_t i = pairs.begin; i < pairs.end; i += W) {
         vd sine[2], cosine[2];
         for (int half = 0; half < 2; half++) {
             const int64_t at = i + half * WD;
             vd c, s;
             memcpy(&c, anchor + at, sizeof c);
             memcpy(&s, anchor + padded + at, sizeof s);
-            const vd near_c = near_at<ONE_LIST>(axes, cosines, at, step);
-            const vd near_s = near_at<ONE_LIST>(axes, sines, at, step);
+            const vd near_c = near_at<LISTS>(axes, cosines, at, step);
+            const vd near_s = near_at<LISTS>(axes, sines, at, step);
             add_angles(c, s, near_c, near_s, cosine[half], sine[half]);
         }
         waves.keep(NEIGHBOURS, i, cosine, sine);
     }
 }
 
-JF_INLINE void fill_from_anchor(Tables& tables, const int32_t* position, Mode mode, double magnitude) {
-    int64_t step[RANK];
-    bool known = true, one = true;
-    const int lists = one_list(mode) ? 1 : RANK;
-    for (int c = 0; c < lists; c++) {
-        const int64_t near = position[c] & (NEAR - 1), anchor = position[c] - near;
-        step[c] = near * tables.padded;
-        one = one && step[c] == step[0];
-        known = known && anchor == tables.anchor[c];
-        tables.anchor[c] = anchor;
-    }
-    if (!known) fill_anchor(tables, mode, magnitude);
+JF_INLINE void fill_from_anchor(Tables& tables, int64_t position, Mode mode, double magnitude) {
+    const int64_t step = (position & (NEAR - 1)) * tables.padded;
+    const Share all{0, tables.padded};
+    const bool fresh = ((position ^ tables.position[0]) & -NEAR) != 0;
+    tables.position[0] = position;
+    if (fresh) fill_anchor(tables, mode, magnitude, all);
     if (mode == NORMAL)
-        add_near<true, true>(tables, step);
-    else if (one)
-        add_near<true, false>(tables, step);
+        add_near<1, true>(tables, &step, all);
     else
-        add_near<false, false>(tables, step);
+        add_near<1, false>(tables, &step, all);
+}
+
+// The same from several lists. Only what moved since the token before: in a row of a picture that is one list.
+template <int LISTS>
+JF_INLINE void fill_from_anchors(Tables& tables, const View& positions, int64_t t, Mode mode, double magnitude) {
+    int64_t step[LISTS], differ = 0, moved = tables.held == tables.cosine ? 0 : (1 << LISTS) - 1, fresh = 0;
+    const char* const at = positions.data + t * positions.stride[3];
+    for (int64_t c = 0; c < LISTS; c++) {
+        int32_t here;
+        memcpy(&here, at + tables.list[c], 4);
+        int64_t p = here;
+        __asm__("" : "+r"(p));  // no vectors of four, which would be stored in parts and read as one
+        step[c] = (p & (NEAR - 1)) * tables.padded;
+        differ |= step[c] ^ step[0];
+        if (p == tables.position[c]) continue;
+        moved |= int64_t(1) << c;
+        if ((p ^ tables.position[c]) & -NEAR) fresh |= int64_t(1) << c;
+        tables.position[c] = p;
+        __asm__("" : "+r"(moved));  // a branch: what moves is foreseen, and five steps less for a list that does not
+    }
+    tables.held = tables.cosine;
+    if (fresh) fill_anchor(tables, mode, magnitude, tables.reach[fresh]);
+    if (differ)
+        add_near<LISTS, false>(tables, step, tables.reach[moved]);
+    else
+        add_near<1, false>(tables, step, tables.reach[moved]);
 }
 
 // The same without tables, to the bit.
-JF_INLINE void fill_alone(const Tables& tables, const int32_t* position, Mode mode, double magnitude) {
+JF_INLINE void fill_alone(const Tables& tables, const View& positions, int64_t t, Mode mode, double magnitude) {
     double anchor[RANK], near[RANK];
-    for (int c = 0; c < RANK; c++) {
-        near[c] = position[c] & (NEAR - 1);
-        anchor[c] = double(position[c]) - near[c];
+    for (int c = 0; c < (one_list(mode) ? 1 : RANK); c++) {
+        const int64_t p = position_in(positions, t, c);
+        near[c] = double(p & (NEAR - 1));
+        anchor[c] = double(p & -NEAR);
     }
     const Waves waves(tables);
     for (int64_t i = 0; i < tables.padded; i += W) {
@@ -373,12 +414,14 @@ JF_INLINE void fill_alone(const Tables& tables, const int32_t* position, Mode mo
 
 // Cosines and sines of one token, times the magnitude.
 inline void fill_token(const Step& s, Tables& tables, int64_t t, Mode mode, double magnitude) {
-    int32_t position[RANK] = {};
-    read_position(s.in[1], t, mode, position);
-    if (tables.near_waves)
-        fill_from_anchor(tables, position, mode, magnitude);
+    if (!tables.near_waves)
+        fill_alone(tables, s.in[1], t, mode, magnitude);
+    else if (one_list(mode))
+        fill_from_anchor(tables, position_in(s.in[1], t, 0), mode, magnitude);
+    else if (tables.reach[1 << 3].end == 0)  // nothing turns by the fourth list, as usual
+        fill_from_anchors<3>(tables, s.in[1], t, mode, magnitude);
     else
-        fill_alone(tables, position, mode, magnitude);
+        fill_from_anchors<RANK>(tables, s.in[1], t, mode, magnitude);
 }
 
 JF_INLINE vf swap_neighbours(vf x) {

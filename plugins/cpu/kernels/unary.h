@@ -60,6 +60,10 @@ struct Unary {
             const View out = all.of(whole_out, i), x = as_lines<size>(all.of(whole_x, i), buffer);
             const View next = all.of(whole_x, i + 1 < part.end ? i + 1 : i);
             const Target<size> target(out, past, made);
+            if (target.past_turned && x.data != buffer && out.last() % SQUARE<size> == 0) {
+                squares<D>(op, x, out, next);
+                continue;
+            }
             for (int64_t r = 0; r < out.shape[2]; r++) {
                 unary_line<Op, D>(op, x.data + r * x.stride[2], target.made.data + r * target.made.stride[2],
                                   out.last());
@@ -68,6 +72,22 @@ struct Unary {
             target.store();
         }
         if (past) settle();
+    }
+
+    // A block whose result is turned, past the caches: one square is turned while the arithmetic of the next goes on.
+    template <DType D>
+    JF_INLINE static void squares(const Op& op, const View& x, const View& out, const View& next) {
+        constexpr int size = bytes_of<D>;
+        constexpr int64_t N = SQUARE<size>;
+        alignas(CACHE_LINE) char made[N * CACHE_LINE];
+        for (int64_t c = 0; c < out.last(); c += N)
+            for (int64_t r = 0; r < out.shape[2]; r += N) {
+                for (int64_t k = 0; k < N; k++) {
+                    unary_line<Op, D>(op, x.data + (r + k) * x.stride[2] + c * size, made + k * CACHE_LINE, N);
+                    __builtin_prefetch(next.data + (r + k) * next.stride[2] + c * size, 0, 2);  // L1 has no room
+                }
+                turn_square<size, true>(made, out.data + r * size + c * out.stride[3], out.stride[3], N, N);
+            }
     }
 
     template <DType D>
