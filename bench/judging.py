@@ -17,6 +17,8 @@ from sides import Task
 from targets import TARGETS, reached, too_slow, verdict
 
 OURS = "jackfield"
+NOISE = 0.1
+"""The part of the median by which samples of one row differ on a quiet machine at most."""
 FURTHEST_MEAN = 0.1
 """Nats by which the mean of -log probabilities may differ between right sides: 10 % of the perplexity."""
 FURTHEST_RMS = 0.5
@@ -31,6 +33,11 @@ class Row:
     task: Task
     threads: int
     samples: Mapping[str, Sequence[float]]
+
+
+def noisy(samples: Sequence[float]) -> bool:
+    """Whether they lie so far apart that the machine had other work meanwhile."""
+    return max(samples) - min(samples) > NOISE * median(samples)
 
 
 def perplexity(surprises: Sequence[float]) -> float:
@@ -158,6 +165,7 @@ def judged(
         "median": middle,
         "share_of_roofline": parts,
         "void": {**wrong, **unfit},
+        "noisy": [side for side, values in row.samples.items() if noisy(values)],
         "better_peer": max(peers, key=peers.__getitem__, default=None),
         "ratio": min(ratios.values(), default=None),
         "goal": goal,

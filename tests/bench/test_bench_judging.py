@@ -239,6 +239,13 @@ def test_the_workers_are_judged():
     assert list(pool.goals(5, found)) == ["idle"]
 
 
+def test_samples_far_apart_are_told():
+    quiet, noisy = [100.0, 104.0, 109.0], [100.0, 104.0, 111.0]
+    assert judged({"llama.cpp": quiet, "jackfield": noisy})["noisy"] == ["jackfield"]
+    assert judged({"llama.cpp": noisy, "jackfield": quiet})["noisy"] == ["llama.cpp"]
+    assert judged({"llama.cpp": quiet, "jackfield": quiet[:1]})["noisy"] == []
+
+
 def test_memory_is_judged_with_pythons_own():
     sizes = {"jackfield": 195_000_000, "imports": 53_000_000}
     assert aims.memory_goals("Q4_1", sizes)["memory"]["verdict"] == "met (at most 196 MB)"
