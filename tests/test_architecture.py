@@ -21,8 +21,8 @@ RUNGS = (
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",
-    "names variables manifest trust stages probe",
-    "discovery loading registry",
+    "names variables manifest hardware trust stages probe",
+    "discovery loading rehearsal registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "report heap hosting crew upload store binding checks",
     "plan session",
@@ -35,7 +35,7 @@ LADDER = [module for rung in RUNGS for module in rung.split()]
 
 LAZY = {"__init__"}  # names for people; nothing but the command line stands behind it
 PLUGIN_MAY_IMPORT = {"jackfield.backend"}
-LATER_RUNGS = {"probe", "shard", "profile"}  # rungs that later releases fill
+LATER_RUNGS = {"shard", "profile"}  # rungs that later releases fill
 
 FORBIDDEN = re.compile(
     r"\b(?<!static_)(abort|_?exit|_Exit|quick_exit|assert|f?printf|f?puts|putchar|terminate)\s*\(|\bstd::(cout|cerr|clog)\b"
@@ -188,3 +188,9 @@ def test_the_pattern_of_native_code_finds(line):
 )
 def test_the_pattern_of_native_code_spares(line):
     assert not FORBIDDEN.search(code_of(line))
+
+
+def test_no_two_modules_of_the_tests_share_a_name():
+    """pytest imports them by their bare names: of two the second is an error, and only where both are collected."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert {name for name in names if names.count(name) > 1} == set()

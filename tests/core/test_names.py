@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jackfield.errors import DeviceNameError
-from jackfield.names import Names, Term, no_such_kind, parse
+from jackfield.names import KEYS, OPERATORS, SIZES, Condition, Names, Term, no_such_kind, parse
 
 words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda w: w != "auto")
 numbers = st.integers(0, 999_999_999)
@@ -19,6 +20,21 @@ terms = st.one_of(
     st.builds(Term, words, numbers, numbers),
     st.builds(lambda k: Term(k, every=True), words),
     st.builds(lambda k, v: Term(k, variant=v), words, words),
+)
+flags = st.builds(Condition, st.just(""), st.sampled_from(OPERATORS[:2]), words)
+sizes = st.builds(
+    lambda key, operator, n: Condition(key, operator, f"{n}MiB", n * 2.0**20),
+    st.sampled_from(SIZES),
+    st.sampled_from(OPERATORS),
+    st.integers(0, 10**6),
+)
+texts = st.builds(Condition, st.sampled_from(KEYS[len(SIZES) :]), st.sampled_from(OPERATORS[:2]), words)
+ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{7,20}", fullmatch=True)
+owners = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
+conditions = st.lists(st.one_of(flags, sizes, texts), max_size=3).map(tuple)
+terms = st.one_of(terms, st.builds(lambda k, i: Term(k, id=i), words, ids))
+terms = st.builds(
+    lambda term, owner, tests: replace(term, owner=owner, tests=tests), terms, st.just("") | owners, conditions
 )
 sets = st.one_of(st.lists(terms, min_size=1, max_size=4, unique=True).map(tuple), st.just((Term("auto"),)))
 selections = st.lists(sets, min_size=1, max_size=4).map(lambda s: Names(tuple(s)))
@@ -43,6 +59,29 @@ def test_text_of_a_selection_parses_to_it(names):
         (" cpu + sim ", ((Term("cpu"), Term("sim")),)),
         ("auto", ((Term("auto"),),)),
         ("cpu:0:0+cpu:0:1", ((Term("cpu", 0, 0), Term("cpu", 0, 1)),)),
+        ("cuda@pci-0000:65:00.0", ((Term("cuda", id="pci-0000:65:00.0"),),)),
+        ("acme-fork/acme:0", ((Term("acme", 0, owner="acme-fork"),),)),
+        (
+            "gpu[ !integrated, mem>=8GiB ], cpu",
+            (
+                (Term("gpu", tests=(Condition("", "!=", "integrated"), Condition("mem", ">=", "8GiB", 2.0**33))),),
+                (Term("cpu"),),
+            ),
+        ),
+        (
+            "acme/cuda:*[free<=1.5 GB,vendor!=Acme Inc.]+cpu[f16]",
+            (
+                (
+                    Term(
+                        "cuda",
+                        every=True,
+                        owner="acme",
+                        tests=(Condition("free", "<=", "1.5GB", 1.5e9), Condition("vendor", "!=", "Acme Inc.")),
+                    ),
+                    Term("cpu", tests=(Condition("", "=", "f16"),)),
+                ),
+            ),
+        ),
     ],
 )
 def test_right(text, meant):
@@ -75,9 +114,25 @@ def test_right(text, meant):
         ("cpu+auto", 5, "auto stands alone"),
         ("auto:0", 1, "auto has no index"),
         ("cpu+cpu", 1, "stands twice"),
-        ("cuda@GPU-8f3a11c2", 5, "card ids"),
-        ("gpu[mem>=8GiB]", 4, "filters"),
-        ("acme-fork/acme:0", 10, "owners"),
+        ("cuda@GPU-8f", 6, "shorter than 8 characters"),
+        ("cuda@", 6, "an id is"),
+        ("@GPU-8f3a11c2", 1, "lower-case word"),
+        ("cuda@GPU-8f3a11c2:0+", 21, "empty term"),
+        ("gpu[mem>=8]", 10, "'8' has no unit"),
+        ("gpu[mem>8GiB]", 8, "operators are = != >= <="),
+        ("gpu[colour=red]", 5, "keys are mem free arch vendor driver class"),
+        ("gpu[vendor>=x]", 11, "its operators are = !="),
+        ("gpu[vendor=]", 12, "compared with something"),
+        ("gpu[]", 5, "a condition is"),
+        ("gpu[f16,]", 9, "a condition is"),
+        ("gpu[mem>=8GiB", 13, "']' is missing"),
+        ("gpu]", 4, "without its other bracket"),
+        ("gpu[a[b]]", 6, "without its other bracket"),
+        ("gpu[f16]:0", 9, "nothing may follow"),
+        ("auto[f16]", 1, "auto stands alone"),
+        ("acme/auto", 1, "auto stands alone"),
+        ("/acme", 1, "an owner is"),
+        ("a b/acme", 1, "an owner is"),
         ("cpu:٣", 5, "index is a whole number"),
         ("ünit", 1, "lower-case word"),
         ("cp u", 3, "lower-case word"),
@@ -106,7 +161,7 @@ def test_no_string():
     [
         ("cuad", "near: cuda; installed: cpu, cuda"),
         ("cuda0", "did you mean cuda:0?"),
-        ("gpu", "gpu is a class of devices"),
+        ("gpu", "no installed backend has a device of class gpu"),
         ("zzzz", "no kind of device is called 'zzzz'; installed: cpu, cuda"),
     ],
 )
@@ -126,8 +181,9 @@ def test_mutants_give_a_selection_or_a_name_error():
         "cpu:0:0+cpu:0:1",
         "hexagon:emu",
         "sim",
-        "gpu[mem>=8GiB]",
-        "a@b",
+        "gpu[mem>=8GiB,!integrated]",
+        "a@pci-0000:65:00.0",
+        "acme-fork/acme:0",
     ]
     letters = "cpuda0123456789:+,*[]@/!<>= -_XYZ\t\n\x00éß٣"
     good = 0

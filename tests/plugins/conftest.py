@@ -15,6 +15,8 @@ def folder(tmp_path, monkeypatch):
     """An empty folder at the front of the search path; no variable of the user counts."""
     for name in ("JACKFIELD_DEVICE", "JACKFIELD_BACKENDS", "JACKFIELD_SIM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JACKFIELD_CACHE", "off")  # what is kept is tried in test_discovery_cache.py
+    monkeypatch.setenv("JACKFIELD_PROBE", "never")  # test_probe.py has wheels and processes of its own
     place = tmp_path / "site"
     place.mkdir()
     monkeypatch.syspath_prepend(str(place))

@@ -321,12 +321,18 @@ class Device(ABC):
     """One queue of work and its memory.
 
     name: "kind:index" or "kind:index:part". alignment: bytes, a power of two; every Place starts at a multiple.
+    id: what stays with this very card, as "GPU-8f3a11c2-..."; card: where it is plugged, as "pci-0000:65:00.0", for
+        every backend that offers it the same; model, driver: for people. "" where the backend does not tell.
     """
 
     name: str
     target: Target
     alignment: int = 64
     memory: Memory = Memory()
+    id: str = ""
+    card: str = ""
+    model: str = ""
+    driver: str = ""
 
     @abstractmethod
     def alloc(self, nbytes: int, usage: Usage) -> Buffer:

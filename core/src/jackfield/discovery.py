@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from .backend import API
 from .errors import ContractError, ManifestError
 from .manifest import FILES, Manifest, SchemaUnknownError, Version, read, spoken, this_platform
+from .probe import cache_folder
 from .stages import Stop
-from .trust import Wishes, plain, project_folder, where_refused
+from .trust import Wishes, is_working_folder, origins, plain, project_folder, trusted_path, where_refused
 
-__all__ = ["CORE_VERSION", "CORE_WINDOW", "GROUP", "Found", "fingerprint", "scan"]
+__all__ = [
+    "CORE_VERSION",
+    "CORE_WINDOW",
+    "GROUP",
+    "Found",
+    "code_files",
+    "fingerprint",
+    "request_of",
+    "scan",
+    "trust_stop",
+]
 
 GROUP = "jackfield.backends"
+SCHEMA = "jackfield.installed/1"  # of what is kept of installed backends
 CORE_VERSION = "0.1.0"  # of the distribution; a test compares, because reading the metadata costs an import
 CORE_WINDOW: tuple[Version, Version] = (API, API)  # below 1.0 a minor may break, so the window starts at the newest
 
@@ -27,7 +42,8 @@ class Found:
     """One entry point of the group.
 
     value: `module` or `module:attribute`. build: digest of the wheel's record of files.
-    manifest: None when there is none that can be read. stop: why its code will not run, or None.
+    manifest: None when there is none that can be read; text: of it. stop: why its code will not run, or None.
+    record: lines of RECORD without what installers add.
     """
 
     name: str
@@ -39,6 +55,8 @@ class Found:
     stop: Stop | None = None
     notes: tuple[str, ...] = ()
     distribution: Any = field(default=None, compare=False, repr=False)
+    record: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    text: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -46,23 +64,79 @@ class Found:
         return tuple(dict.fromkeys(k.kind for k in self.manifest.kinds)) if self.manifest else (self.name,)
 
 
-def fingerprint() -> tuple[tuple[str, int], ...]:
-    """Each folder of the search path and when it last changed: other when something is installed or removed."""
-    times = []
-    for folder in sys.path:
+def fingerprint() -> tuple[tuple[str, object], ...]:
+    """Each folder of the search path and when it last changed: other when something is installed or removed.
+
+    Of the current and the script's folder, in which files come and go, the distributions that lie there.
+    """
+    return tuple((folder, _state_of(folder)) for folder in sys.path)
+
+
+def _state_of(folder: str) -> object:
+    place = folder or "."
+    try:
+        if is_working_folder(place):
+            return sorted(name for name in os.listdir(place) if name.endswith((".dist-info", ".egg-info", ".egg")))  # noqa: PTH208 (as below)
+        return os.stat(place).st_mtime_ns  # noqa: PTH116 (ten times as fast as Path)
+    except OSError:  # a folder that is not there holds no plugin
+        return 0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What files say of one entry point. folder: its dist-info; "" where that is none, as in an archive.
+
+    record: lines of RECORD without what installers add. manifest: text of backend.json. wrong: why that is no text.
+    """
+
+    folder: str
+    name: str
+    value: str
+    dist: str
+    version: str
+    record: tuple[str, ...]
+    manifest: str | None
+    wrong: str = ""
+
+
+class _Folder:
+    """A dist-info folder, as far as anybody asks: `importlib.metadata` takes longer to import than all else here."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def read_text(self, filename: str) -> str | None:
         try:
-            times.append((folder, os.stat(folder or ".").st_mtime_ns))  # noqa: PTH116 (ten times as fast as Path)
-        except OSError:  # a folder that is not there holds no plugin
-            times.append((folder, 0))
-    return tuple(times)
+            return self._folder.joinpath(filename).read_text("utf-8")
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+            return None
+
+    def locate_file(self, path: str) -> Path:
+        return self._folder.parent / path
 
 
 def scan(wishes: Wishes) -> tuple[list[Found], bool]:
-    """All backends by name, then distribution; and whether every file could be read."""
-    found, whole = [], True
+    """All backends by name, then distribution; and whether every file could be read.
+
+    What the files say is kept for the user under the folders of the search path and their times.
+    """
+    place = _kept_in(fingerprint())
+    entries, whole = _kept(place), True
+    found = [] if entries is None else [_found(entry, _Folder(entry.folder)) for entry in entries]
+    if entries is None:
+        found, entries, whole = _read_all()
+        whole = whole and not any(f.stop and f.stop.code == "unreadable" for f in found)
+        if whole and place is not None and place == _kept_in(fingerprint()) and all(e.folder for e in entries):
+            _keep(place, entries)
+    judged = [f if f.stop else _judged(f, wishes) for f in found]
+    return sorted(_without_duplicates(judged, wishes), key=lambda f: (f.name, f.dist)), whole
+
+
+def _read_all() -> tuple[list[Found], list[_Entry], bool]:
+    found, entries, whole = [], [], True
     seen: set[str] = set()
-    for dist, entries in _distributions():
-        if isinstance(entries, Exception):
+    for dist, points in _distributions():
+        if isinstance(points, Exception):
             whole = False
             continue
         try:
@@ -70,12 +144,12 @@ def scan(wishes: Wishes) -> tuple[list[Found], bool]:
             if label in seen:  # an older copy further down the search path: Python would not import it either
                 continue
             seen.add(label)
-            found += [_found(dist, entry.name, entry.value) for entry in entries]
+            made = [_entry(dist, point.name, point.value) for point in points]
+            entries += made
+            found += [_found(entry, _Folder(entry.folder) if entry.folder else dist) for entry in made]
         except Exception:  # noqa: BLE001 (one unreadable dist-info must not hide the others; the next scan tries again)
             whole = False
-    whole = whole and not any(f.stop and f.stop.code == "unreadable" for f in found)
-    judged = [f if f.stop else _judged(f, wishes) for f in found]
-    return sorted(_without_duplicates(judged, wishes), key=lambda f: (f.name, f.dist)), whole
+    return found, entries, whole
 
 
 def _distributions() -> Iterator[tuple[Any, Any]]:
@@ -91,15 +165,31 @@ def _distributions() -> Iterator[tuple[Any, Any]]:
             yield dist, e
 
 
-def _found(dist: Any, name: str, value: str) -> Found:
+def _entry(dist: Any, name: str, value: str) -> _Entry:
+    folder = getattr(dist, "_path", None)
+    record = tuple(sorted(line for line in (dist.read_text("RECORD") or "").splitlines() if not _ADDED.search(line)))
+    text, wrong = None, ""
+    try:
+        text = next((t for t in map(dist.read_text, FILES) if t is not None), None)
+    except OSError as e:
+        wrong = f"cannot be read: {e}"
+    except ValueError as e:
+        wrong = f"not UTF-8: {e}"
+    at = str(Path(folder).absolute()) if isinstance(folder, Path) and folder.is_dir() else ""
+    return _Entry(at, name, value, dist.metadata["Name"], dist.version or "", record, text, wrong)
+
+
+def _found(entry: _Entry, dist: Any) -> Found:
     """One entry point with its manifest, or with what is wrong with that."""
-    bare = Found(name, dist.metadata["Name"], dist.version or "", _build(dist), value, distribution=dist)
+    bare = Found(
+        entry.name, entry.dist, entry.version, _build(entry.record), entry.value, distribution=dist, record=entry.record
+    )
     if project_folder(dist) is not None:
         bare = replace(bare, notes=("editable install",))
+    if entry.wrong.startswith("cannot be read"):
+        return replace(bare, stop=Stop("manifest", "failed", "unreadable", f"backend.json {entry.wrong}"))
     try:
-        manifest = _manifest(dist, name)
-    except OSError as e:
-        return replace(bare, stop=Stop("manifest", "failed", "unreadable", f"backend.json cannot be read: {e}"))
+        manifest = _manifest(entry)
     except SchemaUnknownError as e:
         return replace(bare, stop=Stop("manifest", "refused", "schema-unknown", str(e), "upgrade jackfield"))
     except ManifestError as e:
@@ -109,33 +199,91 @@ def _found(dist: Any, name: str, value: str) -> Found:
         error = f"{bare.dist} {bare.version} has no backend.json"
         hint = "loads only when named; ask the vendor for a manifest"
         return replace(bare, stop=Stop("manifest", "refused", "manifest-missing", error, hint))
-    return replace(bare, manifest=manifest, notes=bare.notes + manifest.notes)
+    return replace(bare, manifest=manifest, text=entry.manifest, notes=bare.notes + manifest.notes)
 
 
-def _manifest(dist: Any, name: str) -> Manifest | None:
-    """The entry of this name in the distribution's backend.json; None without such a file."""
-    try:
-        text = next((t for t in map(dist.read_text, FILES) if t is not None), None)
-    except ValueError as e:
-        raise ManifestError(f"backend.json: not UTF-8: {e}") from None
-    if text is None:
-        return None
-    entry = read(text).get(name)
-    if entry is None:
-        raise ManifestError(f"backend.json: backends has no entry {name!r}, the entry point's name")
-    if isinstance(entry, ManifestError):
-        raise entry
-    return entry
-
-
-def _build(dist: Any) -> str:
-    """Digest of RECORD without what installers add: it holds a hash of each file of the wheel."""
+def _kept_in(seen: object) -> Path | None:
+    """The file of what was found where the search path looked like this."""
     import hashlib  # noqa: PLC0415 (loads a library that a plan on known devices does not need)
 
-    record = dist.read_text("RECORD") or ""
-    added = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|RECORD|\.pyc),")
-    lines = sorted(line for line in record.splitlines() if not added.search(line))
-    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    folder = cache_folder()
+    if folder is None:
+        return None
+    text = repr((SCHEMA, seen, os.getcwd(), sys.version))  # noqa: PTH109 (a string, as sys.path has them)
+    return folder / f"installed-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def _kept(place: Path | None) -> list[_Entry] | None:
+    if place is None:
+        return None
+    try:
+        rows = json.loads(place.read_text("utf-8"))
+        return [_Entry(**{**row, "record": tuple(row["record"])}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError):  # not there, or not ours
+        return None
+
+
+def _keep(place: Path, entries: Sequence[_Entry]) -> None:
+    part = place.with_suffix(f".{os.getpid()}.part")
+    with suppress(OSError):  # a full disk, or a folder that can't be written to: the next process reads all again
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps([asdict(entry) for entry in entries]), "utf-8")
+        part.replace(place)
+
+
+def _manifest(entry: _Entry) -> Manifest | None:
+    """The entry of this name in the distribution's backend.json; None without such a file."""
+    if entry.wrong:
+        raise ManifestError(f"backend.json: {entry.wrong}")
+    if entry.manifest is None:
+        return None
+    found = read(entry.manifest).get(entry.name)
+    if found is None:
+        raise ManifestError(f"backend.json: backends has no entry {entry.name!r}, the entry point's name")
+    if isinstance(found, ManifestError):
+        raise found
+    return found
+
+
+_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|RECORD|\.pyc),")
+
+
+def _build(record: Sequence[str]) -> str:
+    """Digest of RECORD: it holds a hash of each file of the wheel."""
+    import hashlib  # noqa: PLC0415 (as in _kept_in)
+
+    return "sha256:" + hashlib.sha256("\n".join(record).encode()).hexdigest()
+
+
+def code_files(found: Found) -> list[Path]:
+    """Files whose change makes another build of it: those of RECORD, and the sources of an editable install, or of one
+    without a record.
+    """
+    lines = found.record
+    place = Path(str(found.distribution.locate_file("")))
+    files = [place / line.rsplit(",", 2)[0].strip('"') for line in lines]
+    if not lines or project_folder(found.distribution) is not None:
+        for origin in origins(found.value.partition(":")[0].strip().partition(".")[0]):
+            package = origin.parent if origin.name == "__init__.py" else origin
+            files += [origin] if package.is_file() else [p for p in package.rglob("*") if p.suffix in _CODE]
+    return files
+
+
+_CODE = {".py", ".so", ".pyd", ".dylib", ".dll"}
+
+
+def request_of(found: Found) -> dict[str, Any]:
+    """What a child process needs to rehearse it; see `rehearsal`. Its search path is this one's, without the current
+    and the script's folder.
+    """
+    return {
+        "path": trusted_path(),
+        "name": found.name,
+        "dist": found.dist,
+        "version": found.version,
+        "value": found.value,
+        "manifest": found.text,
+    }
 
 
 def _judged(found: Found, wishes: Wishes) -> Found:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -19,17 +22,23 @@ import pluggy
 
 from . import hookspecs
 from .backend import Backend, Device, Kernel, Memory, Target
-from .discovery import CORE_WINDOW, Found, trust_stop
+from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
+from .hardware import seen_by
 from .hookspecs import Finding, Seen
 from .manifest import DeviceKind, Version, spoken, window_text
 from .names import HOST_CLASS, Term, near, parse
-from .stages import BackendStatus, Stop, error_of
+from .probe import ALWAYS, NEVER, Moment, Proof, Verdict, cache_folder, deadline, key_of, mode, rehearsed
+from .stages import BackendStatus, Stage, State, Stop, error_of
 from .trust import Wishes
+from .variables import setting
 
 __all__ = ["OpenDevice", "Plugin", "term_of"]
 
+log = logging.getLogger("jackfield")
+
 _PREFIX = "jackfield_"  # of every hook
+PROBE_S = 20.0  # for a backend without a manifest
 T = TypeVar("T")
 
 
@@ -42,6 +51,7 @@ class OpenDevice:
     kernels: Mapping[str, Kernel] = field(hash=False, repr=False)
     device_class: str = ""
     simulated: bool = False
+    proof: Proof | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -65,11 +75,21 @@ class Plugin:
     """One backend and how far it came.
 
     make: for backends without a wheel, what gives the Backend; None: import the entry point.
+    told: called with each stage that runs the plugin's code, before it does.
     """
 
-    def __init__(self, found: Found, *, make: Callable[[], Backend] | None = None, device_class: str = "accel") -> None:
+    def __init__(
+        self,
+        found: Found,
+        *,
+        make: Callable[[], Backend] | None = None,
+        device_class: str = "accel",
+        told: Callable[[Stage], object] | None = None,
+    ) -> None:
         self.found = found
         self.make = make
+        self.told = told or _nobody
+        self.proof: Proof | None = None
         self.backend: Backend | None = None
         self.devices: tuple[OpenDevice, ...] = ()
         self.kinds = found.manifest.kinds if found.manifest else (DeviceKind(found.name, device_class),)
@@ -104,10 +124,17 @@ class Plugin:
                     "start workers by spawn, or call jf.refresh() here"
                 )
             return self.devices
-        lenient = named and self.status.code == "manifest-missing"
+        lenient = named and self.status.code in ("manifest-missing", "duplicate")
         if self.is_pending or lenient:
             self._run(wishes, check_trust=lenient)
         return self._outcome()
+
+    def only_import(self) -> None:
+        """Import its module and no more. Raises: ImportFailed."""
+        try:
+            self._imported()
+        except _Stopped as e:
+            raise error_of(e.stop.on(self.status, e.cause)) from e.cause
 
     def _outcome(self) -> tuple[OpenDevice, ...]:
         if self.status.state != "ok":
@@ -117,23 +144,93 @@ class Plugin:
     def _run(self, wishes: Wishes, *, check_trust: bool) -> None:
         self.spent = 0.0
         try:
-            backend = self._made(wishes, check_trust=check_trust)
-            self._agree(backend)
-            self.backend, self.devices = backend, self._opened(backend)
+            self._cleared(wishes, check_trust=check_trust)
+            with self._watched("open"):
+                backend = self._made()
+                self._agree(backend)
+                self.backend = backend  # answers for its targets, also where there is no device
+                self.devices = self._opened(backend)
             self.pid = os.getpid()
             self.status = Stop("open", "ok", "", "").on(self.status)
             self.status = replace(self.status, error=None)
         except _Stopped as e:
             self.cause = e.cause
             self.status = e.stop.on(self.status, e.cause)
+            if e.stop.code == "no-device" and not e.stop.hint:
+                self.status = replace(self.status, hint=self._seen_without_driver())
         self.status = replace(self.status, where="here" if self.spent else "static", seconds=self.spent)
+        if self.status.stage == "probe" and self.proof is not None and (found := self.proof.verdict):
+            self.status = replace(
+                self.status, where=found.where, seconds=found.seconds, traceback=found.traceback or None
+            )
 
-    def _made(self, wishes: Wishes, *, check_trust: bool) -> Backend:
+    def _seen_without_driver(self) -> str | None:
+        """Where the cards of the manifest are in the machine although the backend has no device."""
+        patterns = self.found.manifest.hardware if self.found.manifest else ()
+        found = seen_by(patterns) if patterns else []
+        listed = ", ".join(f"{card.model} at {card.address or card.bus}" for card in found)
+        return f"card {listed} seen, so its driver is missing or not for this user" if found else None
+
+    def _cleared(self, wishes: Wishes, *, check_trust: bool) -> None:
+        """Nothing that is known speaks against running its code in this process."""
         if self.make is not None:
-            return self._call(_open_error, self.make)
+            return
         if check_trust and (stop := trust_stop(self.found, wishes)):
             raise _Stopped(stop)
+        self.rehearse()
+        if self.proof is not None and (found := self.proof.verdict) and found.state in ("crashed", "hung"):
+            raise _Stopped(self._broken(found))
+
+    @contextmanager
+    def _watched(self, moment: Moment) -> Iterator[None]:
+        """Who takes longer than the deadline is named: nothing can end it, but the user can."""
+        timeout_s = self.timeout_s
+        words = "%s: %s has taken more than %g s so far"
+        late = threading.Timer(timeout_s, lambda: log.warning(words, self.found.name, moment, timeout_s))
+        late.daemon = True
+        if self.found.distribution is not None:
+            late.start()
+        try:
+            with self.proof.first(moment) if self.proof is not None else nullcontext():
+                yield
+        finally:
+            late.cancel()
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that a rehearsal may take, and an open that nobody is warned of."""
+        return deadline(self.found.manifest.probe_timeout_s if self.found.manifest else PROBE_S)
+
+    def _made(self) -> Backend:
+        if self.make is not None:
+            return self._call(_open_error, self.make)
         return self._hooked(self._imported())
+
+    def rehearse(self, *, again: bool = False) -> None:
+        """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
+        if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
+            return
+        watch = self.found.manifest.watch if self.found.manifest else ()
+        try:
+            files, request = code_files(self.found), request_of(self.found)
+        except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
+            self._note(f"not rehearsed: {type(e).__name__}: {e}")
+            return
+        proof = Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
+        if again:
+            proof.forget()
+        verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
+        self.proof = proof
+        if verdict is None:
+            self._note("no child process could be started to try it first")
+
+    def _broken(self, verdict: Verdict) -> Stop:
+        state: State = "hung" if verdict.state == "hung" else "crashed"
+        issues = self.found.manifest.issues if self.found.manifest else ""
+        hint = f"report it to {issues}" if issues else "report it to its vendor"
+        if state == "hung":
+            hint += "; JACKFIELD_PROBE_TIMEOUT=60 waits longer"
+        return Stop("probe", state, verdict.code, verdict.error, f"{hint}; `jackfield doctor --fresh` tries again")
 
     def _call(self, stop: Callable[[BaseException], Stop], call: Callable[[], T]) -> T:
         """Run plugin code; whatever it raises becomes the stop of its stage."""
@@ -164,6 +261,7 @@ class Plugin:
                 loaded = getattr(loaded, word)
             return loaded
 
+        self.told("import")
         return self._call(self._import_stop, load)
 
     def _import_stop(self, e: BaseException) -> Stop:
@@ -173,6 +271,7 @@ class Plugin:
 
     def _hooked(self, module: Any) -> Backend:
         """Its hooks, checked in a manager of its own, so that half a registration can't stay anywhere."""
+        self.told("hook")
         manager = pluggy.PluginManager("jackfield")
         manager.add_hookspecs(hookspecs)
         self._call(
@@ -215,6 +314,7 @@ class Plugin:
             raise _Stopped(Stop("contract", "refused", code, error, hint)) from None
 
     def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
+        self.told("open")
         kernels = self._call(_open_error, backend.kernels)
         devices = self._call(_open_error, lambda: tuple(backend.devices()))
         if not devices:
@@ -222,6 +322,9 @@ class Plugin:
         if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
             raise _disagrees("kernels() must give a mapping of op names to Kernel")
         opened = [self._one(backend, device, kernels) for device in devices]
+        opened = [one for one in opened if not _hidden(one.device)]
+        if not opened:
+            raise _Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
             raise _disagrees(f"two devices are called {min(twice)}")
@@ -230,7 +333,8 @@ class Plugin:
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
         if not isinstance(device, Device):
             raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
-        for given, cls in (("name", str), ("target", Target), ("memory", Memory), ("alignment", int)):
+        texts = [(given, str) for given in ("name", "id", "card", "model", "driver")]
+        for given, cls in (*texts, ("target", Target), ("memory", Memory), ("alignment", int)):
             value = getattr(device, given, None)
             if not isinstance(value, cls):
                 raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
@@ -245,7 +349,8 @@ class Plugin:
         for kind in self.kinds:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
                 simulated = kind.simulated or bool(term.variant)
-                return OpenDevice(device, backend, kernels, "" if simulated else kind.device_class, simulated)
+                device_class = "" if simulated else kind.device_class
+                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof)
         kinds = ", ".join(map(str, self.kinds))
         raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
 
@@ -279,6 +384,12 @@ def term_of(device: str) -> Term:
     if more or sets or term.every or term.is_auto:
         raise DeviceNameError(f"{device!r} does not name one device")
     return term if term.variant or term.index is not None else replace(term, index=0)
+
+
+def _hidden(device: Device) -> bool:
+    """Whether JACKFIELD_HIDE, a list of ids and addresses or of their beginnings, names its card."""
+    hidden = [word.strip().lower() for word in (setting("JACKFIELD_HIDE") or "").split(",") if word.strip()]
+    return any(text.lower().startswith(word) for text in (device.id, device.card) if text for word in hidden)
 
 
 def _order(device: str) -> tuple[str, str, int, int]:
@@ -318,6 +429,10 @@ def _open_error(e: BaseException) -> Stop:
         return Stop("open", "absent", "no-device", str(e))
     text = str(e) if isinstance(e, Error) else f"{type(e).__name__}: {e}"
     return Stop("open", "failed", "open-error", text)
+
+
+def _nobody(stage: Stage) -> None:
+    """Nobody follows the stages."""
 
 
 def _known_hooks() -> list[str]:

@@ -60,8 +60,9 @@ class Manifest:
     """One backend as backend.json tells it; the fields are those of the file.
 
     contract: oldest and newest version of the contract that it speaks. notes: what was odd but harmless.
-    probe_depth, probe_timeout_s, watch, hardware: checked and shown, no more: this version rehearses no backend in a
-        child process and looks for no cards.
+    probe_depth: how far a child process goes with a new build, before this process runs any of it: "import", to its
+        "devices", or to an "alloc" on each. probe_timeout_s: how long that may take. watch: files outside the wheel, as
+        of a driver, whose change makes it new. hardware: (bus, pattern) of its cards, for who has one and no driver.
     """
 
     name: str

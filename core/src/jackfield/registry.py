@@ -13,21 +13,24 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from .backend import Backend, Memory
+from . import hardware
+from .backend import Backend, Memory, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
 from .hookspecs import Finding, Seen
 from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
+from .probe import wrong_settings
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
 from .stages import BackendStatus
-from .trust import Wishes
+from .trust import Wishes, plain
 from .variables import setting, unknown
 
 __all__ = [
@@ -36,9 +39,11 @@ __all__ = [
     "Registry",
     "Selection",
     "SimUse",
+    "ask",
     "devices",
     "fallbacks",
     "findings",
+    "fresh",
     "listed",
     "open_backend",
     "refresh",
@@ -126,6 +131,10 @@ class Registry:
             if (name,) not in self._told:
                 self._told.add((name,))
                 log.warning("%s is set, but nothing here reads it%s", name, f"; did you mean {like}?" if like else "")
+        for text in wrong_settings():
+            if (text,) not in self._told:
+                self._told.add((text,))
+                log.warning("%s", text)
 
     def _wishes(self) -> Wishes:
         return Wishes.parse(setting("JACKFIELD_BACKENDS"))
@@ -196,6 +205,20 @@ class Registry:
                 self._tell(plugin, e)
         return found
 
+    def _rehearse(self, *, again: bool = False) -> None:
+        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known."""
+        waiting = [p for p in self.plugins() if p.found.distribution is not None and (again or p.is_pending)]
+        if len(waiting) > 1 or (waiting and again):
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only where there are several)
+
+            with ThreadPoolExecutor(min(8, len(waiting))) as pool:
+                list(pool.map(lambda plugin: plugin.rehearse(again=again), waiting))
+
+    def fresh(self) -> None:
+        """Forget what was found and opened, and what is known of every installed build."""
+        self.refresh()
+        self._rehearse(again=True)
+
     def _tell(self, plugin: Plugin, error: Error) -> None:
         key = (plugin.found.name, plugin.found.dist, plugin.status.code)
         if key not in self._told:
@@ -230,6 +253,19 @@ class Registry:
         assert plugin.backend is not None
         return plugin.backend
 
+    def ask(self, kind: str) -> tuple[Backend | None, list[Target]]:
+        """Who answers for a kind, and for which targets: those it names, which need no hardware, else its devices'."""
+        offering = [p for p in self.plugins() if p.offers(kind)]
+        if not offering:
+            return None, []
+        plugin = _owner(offering)
+        with suppress(BackendError, DeviceError):
+            self._open(plugin, named=True)
+        if plugin.backend is None:
+            return None, []
+        named = list(plugin.backend.targets()) or [opened.device.target for opened in plugin.devices]
+        return plugin.backend, list({(t.kind, t.arch): t for t in named if t.kind == kind}.values())
+
     # Choosing
 
     def fallbacks(self) -> tuple[OpenDevice, ...]:
@@ -239,9 +275,22 @@ class Registry:
 
     def _auto(self) -> tuple[OpenDevice, ...]:
         chosen: list[OpenDevice] = []
+        self._rehearse()
         for device_class in ACCELERATORS:
             chosen += [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
-        return (*chosen, *self.fallbacks())
+        return (*self._each_card_once(chosen), *self.fallbacks())
+
+    def _each_card_once(self, found: Sequence[OpenDevice]) -> list[OpenDevice]:
+        """Of several backends that offer one card the first; the others are told once."""
+        kept: list[OpenDevice] = []
+        for device in found:
+            twin = next((other for other in kept if _same_card(other, device)), None)
+            if twin is None:
+                kept.append(device)
+            elif (key := ("card", twin.name, device.name)) not in self._told:
+                self._told.add(key)
+                log.info("%s is not used: it is the card %s, as %s is", device.name, device.device.card, twin.name)
+        return kept
 
     def select(self, selection: str | None) -> Selection:
         """The devices a string names. Raises DeviceNameError, or the typed error of a backend that can't be used."""
@@ -272,20 +321,85 @@ class Registry:
             for device in self._named(text, term):
                 if device.name in chosen:
                     raise wrong(text, term.column, f"{device.name} stands twice in one set")
+                if twin := next((o for o in chosen.values() if _same_card(o, device)), None):
+                    both = f"{twin.name} and {device.name} are both the card {device.device.card}"
+                    raise wrong(text, term.column, f"{both}; choose one of them")
                 chosen[device.name] = device
         return tuple(chosen.values())
 
     def _named(self, text: str, term: Term) -> tuple[OpenDevice, ...]:
-        plugins = self.plugins()
+        """The devices that a term means. A kind wins over a class of the same word."""
+        plugins = self._owned(text, term)
         offering = [p for p in plugins if p.offers(term.kind)]
-        if not offering:
-            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}))
-        found = self._open(_owner(offering), named=True)
-        devices = [d for d in found if term_of(d.name).kind == term.kind]
-        matching = tuple(d for d in devices if _matches(term, d))
+        if offering:
+            found = self._open(_owner(offering, term.owner), named=True)
+            devices = [d for d in found if term_of(d.name).kind == term.kind]
+        elif term.kind in CLASSES and any(term.kind in p.classes for p in plugins):
+            return self._of_class_named(text, term, plugins)
+        else:
+            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), _wheel_hint(term.kind))
+        matching = [d for d in devices if _matches(term, d)]
+        if term.id and len(cards := {self._card(d) for d in matching}) > 1:
+            raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
+        fitting = [d for d in matching if self._fits(term, d)]
         if not matching:
             raise wrong(text, term.column, _missing(term, devices))
-        return matching
+        if not fitting:
+            raise wrong(text, term.column, self._unfit(term, matching))
+        first = term.tests and not term.every and term.index is None and not term.id
+        return tuple(fitting[:1] if first else fitting)
+
+    def _owned(self, text: str, term: Term) -> list[Plugin]:
+        """Every backend, or those of the owner that the term names."""
+        plugins = self.plugins()
+        if not term.owner:
+            return plugins
+        owned = [p for p in plugins if term.owner == p.found.name or plain(term.owner) == plain(p.found.dist)]
+        if not owned:
+            owners = sorted({p.found.dist for p in plugins if p.found.dist not in (CORE, REGISTERED)})
+            raise wrong(text, term.column, f"no backend of {term.owner!r}; installed: {', '.join(owners) or 'none'}")
+        return owned
+
+    def _of_class_named(self, text: str, term: Term, plugins: Sequence[Plugin]) -> tuple[OpenDevice, ...]:
+        """The first device of a class by priority, or all with a star; never a simulated one."""
+        there = [p for p in self._of_class(term.kind) if p in plugins]
+        found = [d for d in self._usable(there) if d.device_class == term.kind]
+        names = ", ".join(d.name for d in found) or "none"
+        if term.index is not None or term.id or term.variant:
+            why = "an index would move when a backend is installed"
+            raise wrong(text, term.column, f"{term.kind} is a class, which has no {term}: {why}; devices: {names}")
+        if not found:
+            reasons = "; ".join(p.status.error or p.status.code for p in there)
+            raise Unavailable(f"{term}: no device of class {term.kind} can be used: {reasons}")
+        fitting = [d for d in found if self._fits(term, d)]
+        if not fitting:
+            raise wrong(text, term.column, self._unfit(term, found))
+        return tuple(self._each_card_once(fitting) if term.every else fitting[:1])
+
+    def _fits(self, term: Term, opened: OpenDevice) -> bool:
+        """Whether all conditions in brackets hold. No simulated device is reached by one."""
+        if not term.tests:
+            return True
+        if opened.simulated or opened.backend.name == "sim":
+            return False
+        info = self._info(opened)
+        texts = {"arch": info.arch, "vendor": info.vendor, "driver": info.driver, "class": info.device_class}
+        sizes = {"mem": info.memory.total, "free": info.memory.free}
+        return all(
+            test.holds(text=texts.get(test.key, ""), nbytes=sizes.get(test.key, 0), flags=info.flags)
+            for test in term.tests
+        )
+
+    def _unfit(self, term: Term, devices: Sequence[OpenDevice]) -> str:
+        infos = [self._info(d) for d in devices]
+        listed = ", ".join(
+            f"{i.name} (arch {i.arch}, mem {i.memory.total / 2**30:.1f}GiB, {' '.join(i.flags) or 'no flags'})"
+            for i in infos
+        )
+        return f"no device fits {term}; there are: {listed}"
+
+    def _card(self, opened: OpenDevice) -> str:
+        return opened.device.card or opened.device.id or opened.name
 
     # Telling
 
@@ -306,15 +420,15 @@ class Registry:
         device = opened.device
         return DeviceInfo(
             name=device.name,
-            id="",
+            id=device.id,
             kind=term_of(device.name).kind,
             device_class=opened.device_class,
             backend=opened.backend.name,
-            card="",
+            card=device.card,
             vendor=vendor,
-            model="",
+            model=device.model,
             arch=device.target.arch,
-            driver="",
+            driver=device.driver,
             memory=device.memory,
             flags=tuple(sorted(device.target.features)),
             simulated=opened.simulated or opened.backend.name == "sim",
@@ -322,14 +436,38 @@ class Registry:
         )
 
 
-def _owner(plugins: Sequence[Plugin]) -> Plugin:
-    """Of several that offer one name, the one that was chosen at discovery; else one that says what is wrong."""
-    return min(plugins, key=lambda p: (p.found.stop is not None, p.status.code == "duplicate"))
+def _wheel_hint(kind: str) -> str:
+    """Which wheel would bring this kind of device, and whether its hardware is here; "" where none is known."""
+    wheel = hardware.wheel_of(kind)
+    if wheel is None:
+        return ""
+    here = [card.id for found, cards in hardware.missing(()) if found.kind == kind for card in cards]
+    seen = f"this machine has {wheel.text} ({', '.join(here)}): " if here else ""
+    return f"{seen}`pip install '{wheel.install}'` brings it"
+
+
+def _same_card(one: OpenDevice, other: OpenDevice) -> bool:
+    """Whether two backends offer the same card; the parts and queues of one kind may share it."""
+    card = one.device.card
+    return bool(card) and card == other.device.card and term_of(one.name).kind != term_of(other.name).kind
+
+
+def _owner(plugins: Sequence[Plugin], asked: str = "") -> Plugin:
+    """Of several that offer one name, the one that was chosen at discovery, or that is `asked` for; else one that says
+    what is wrong.
+    """
+    named = [p for p in plugins if plain(p.found.dist) == plain(asked)] if asked else []
+    return min(named or plugins, key=lambda p: (p.found.stop is not None, p.status.code == "duplicate"))
 
 
 def _matches(term: Term, opened: OpenDevice) -> bool:
     """A name without a part means all parts; without an index, index 0. A star reaches no simulated device."""
     name = term_of(opened.name)
+    if term.id:
+        known = (opened.device.id, opened.device.card)
+        return not opened.simulated and any(text.lower().startswith(term.id.lower()) for text in known if text)
+    if term.tests and term.index is None and not term.variant:
+        return True  # the first that fits
     if term.every:
         return not opened.simulated and opened.backend.name != "sim"
     if term.variant or name.variant:
@@ -339,6 +477,9 @@ def _matches(term: Term, opened: OpenDevice) -> bool:
 
 def _missing(term: Term, devices: Sequence[OpenDevice]) -> str:
     variants = ", ".join(sorted({v for d in devices if (v := term_of(d.name).variant)})) or "none"
+    if term.id:
+        cards = ", ".join(f"{d.name} ({d.device.id or d.device.card or 'without an id'})" for d in devices)
+        return f"no card of kind {term.kind} is called {term.id}...; there are: {cards or 'none'}"
     if term.variant:
         return f"index is a whole number without leading zero; variants of {term.kind}: {variants}"
     if term.every:
@@ -376,7 +517,9 @@ select = _registry.select
 fallbacks = _registry.fallbacks
 status = _registry.status
 devices = _registry.devices
+ask = _registry.ask
 refresh = _registry.refresh
+fresh = _registry.fresh
 open_backend = _registry.open_backend
 unregister_backend = _registry.unregister
 

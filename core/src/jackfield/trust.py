@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
 
-__all__ = ["Distribution", "Refusal", "Wishes", "project_folder", "where_refused"]
+__all__ = [
+    "Distribution",
+    "Refusal",
+    "Wishes",
+    "is_working_folder",
+    "origins",
+    "plain",
+    "project_folder",
+    "trusted_path",
+    "where_refused",
+]
 
 
 class Distribution(Protocol):
@@ -86,10 +96,10 @@ def where_refused(dist: Distribution, label: str, module: str) -> Refusal | None
             "install it (an editable install counts)",
         )  # fmt: skip
     top = module.partition(".")[0]
-    origins = _origins(top)
+    places = origins(top)
     homes = [place, *([project] if project is not None else [])]
-    if origins and not any(origin.is_relative_to(home) for origin in origins for home in homes):
-        return Refusal("shadowed", f"{top} would come from {origins[0]}, not from {label}", f"rename {origins[0].name}")
+    if places and not any(origin.is_relative_to(home) for origin in places for home in homes):
+        return Refusal("shadowed", f"{top} would come from {places[0]}, not from {label}", f"rename {places[0].name}")
     return None
 
 
@@ -132,11 +142,28 @@ def _untrusted() -> set[Path]:
     return _resolved([*here, *([str(Path(script).parent)] if script else [])])
 
 
+def is_working_folder(folder: str) -> bool:
+    """Whether it is the current or the script's folder."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if folder == "." or folder == (os.path.dirname(script) if script else None):  # noqa: PTH120 (asked for every look)
+        return True
+    try:
+        return folder == os.getcwd()  # noqa: PTH109 (as above)
+    except OSError:
+        return False
+
+
+def trusted_path() -> list[str]:
+    """The search path without the current and the script's folder, unless packages are installed there."""
+    left_out = _untrusted() - _sites()
+    return [folder for folder in sys.path if folder and Path(folder).resolve() not in left_out]
+
+
 def _resolved(folders: Iterable[str]) -> set[Path]:
     return {Path(folder).resolve() for folder in folders if folder}
 
 
-def _origins(top: str) -> list[Path]:
+def origins(top: str) -> list[Path]:
     """Files or folders a top-level name would come from; empty when Python does not find it, or it has none."""
     import importlib.util  # noqa: PLC0415 (as in _sites)
 

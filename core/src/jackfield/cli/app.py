@@ -19,6 +19,8 @@ from .devices import devices
 from .diff import diff
 from .doctor import doctor
 from .explain import explain
+from .new_backend import new_backend
+from .why import why
 
 __all__ = ["Commands", "app", "main"]
 
@@ -154,7 +156,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (conform, devices, diff, doctor, explain):
+for _command in (conform, devices, diff, doctor, explain, new_backend, why):
     app.add_command(_command)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from jackfield.conformance.levels import LEVELS, suites_of
 from jackfield.conformance.report import document, load, regressions, text
 from jackfield.conformance.results import KINDS, Result, read_expected
 from jackfield.conformance.runner import DEADLINE, Request, Runner
@@ -30,6 +31,7 @@ SHOWN = 20  # bad cases that are printed; the report has all
 @click.command()
 @click.argument("name", required=False)
 @click.option("--suite", "-s", "suites", multiple=True, metavar="SUITE", help=_SUITES)
+@click.option("--level", type=click.Choice(LEVELS), help="All suites of a level; exits 1 where it is not reached.")
 @click.option("--seed", default=0, show_default=True, help="Of the inputs: the same seed gives the same bytes.")
 @click.option("--sample", type=int, metavar="N", help="Only so many cases of each suite, op and dtype.")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the report here.")
@@ -51,6 +53,7 @@ def conform(
     ctx: click.Context,
     name: str | None,
     suites: tuple[str, ...],
+    level: str | None,
     seed: int,
     sample: int | None,
     report: Path | None,
@@ -69,21 +72,22 @@ def conform(
     assert name is not None
     expected = read_expected(xfail) if xfail else ()
     try:
-        wanted = chosen(suites)
+        wanted = chosen((*suites, *(suites_of(level) if level else ())))
         request = Request(name, wanted, seed, imports, deadline, expected, sample)
     except AttributeValueError as e:
         raise click.UsageError(str(e), ctx) from e
     if report is not None:
         _check_place(report)
     about, results = _tried(request, quiet=as_json)
-    fields = document(about, wanted, seed, results, sample)
+    fields = document(about, wanted, seed, results, sample, level)
     if as_json:
         click.echo(text(fields), nl=False)
     else:
         _print(fields, results, seed)
     if report is not None:
         _write(report, text(fields))
-    ctx.exit(1 if any(one.is_bad for one in results) else 0)
+    missed = level is not None and bool(fields["level"]["blocked_by"])
+    ctx.exit(1 if missed or any(one.is_bad for one in results) else 0)
 
 
 def _tried(request: Request, *, quiet: bool) -> tuple[dict[str, Any], list[Result]]:
@@ -143,6 +147,11 @@ def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None
     if len(bad) > SHOWN:
         click.echo(f"... and {len(bad) - SHOWN} more; --report FILE has them all")
     device, backend = fields["device"], fields["backend"]
+    levels = fields["level"]
+    if levels["asked"] is not None:
+        click.echo(f"\nlevel asked: {levels['asked']}, reached: {levels['reached'] or 'none'}")
+        for text in levels["blocked_by"]:
+            click.echo(f"  blocked by {text}")
     by = f"{backend['dist']} {backend['version']}".strip()
     click.echo(f"\n{device['name']} ({device['arch']}) of {by}, seed {seed}: {'wrong' if bad else 'nothing is wrong'}")
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from jackfield import registry
+from jackfield import hardware, registry
 from jackfield.backend import API
 from jackfield.discovery import CORE_VERSION
 from jackfield.errors import Error
 from jackfield.manifest import Manifest, this_platform
 from jackfield.names import HOST_CLASS
+from jackfield.probe import wrong_settings
 from jackfield.session import POLICIES
 from jackfield.stages import BackendStatus
 from jackfield.variables import PREFIX, VARIABLES, setting, unknown
@@ -30,11 +31,16 @@ WRONG = ("failed", "crashed", "hung", "refused")
 
 @click.command()
 @click.option("--static", "static", is_flag=True, help="Read files only; run no line of any plugin.")
+@click.option("--fresh", is_flag=True, help="Forget what is known of installed backends, and try each anew.")
 @click.option("--deep", is_flag=True, help="Let plugins look longer.")
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, *, static: bool, deep: bool, as_json: bool) -> None:
+def doctor(ctx: click.Context, *, static: bool, fresh: bool, deep: bool, as_json: bool) -> None:
     """Say what is installed, what works, and why the rest does not. Exits with 1 when something is wrong."""
+    if static and fresh:
+        raise click.UsageError("--static runs nothing, --fresh tries everything: give one of them", ctx)
+    if fresh:
+        registry.fresh()
     found = [] if static else registry.devices()
     listed = registry.listed()
     settings = [] if static else _wrong_settings(listed)
@@ -43,9 +49,10 @@ def doctor(ctx: click.Context, *, static: bool, deep: bool, as_json: bool) -> No
         "environment": _environment([m for _, m in listed if m is not None]),
         "backends": [_backend(status, manifest) for status, manifest in listed],
         "devices": [device_fields(info) for info in found],
-        "cards": _cards(),
+        "cards": _cards([m for _, m in listed if m is not None]),
         "hints": [{"code": s.code, "text": f"{s.name}: {s.hint}", "install": ""} for s, _ in listed if s.hint]
-        + [{"code": "setting", "text": text, "install": ""} for text in settings],
+        + [{"code": "setting", "text": text, "install": ""} for text in settings]
+        + _wheels([m for _, m in listed if m is not None]),
         "notes": [f"{s.name}: {note}" for s, _ in listed for note in s.notes]
         + [f"{name}: {f.text}" + (f"; {f.hint}" if f.hint else "") for name, f in registry.findings(deep=deep)],
     }
@@ -65,6 +72,7 @@ def _wrong_settings(listed: list[tuple[BackendStatus, Manifest | None]]) -> list
         registry.select(None)
     except Error as e:
         wrong.append("JACKFIELD_DEVICE: " + str(e).partition("\n")[0])  # without the line that points
+    wrong += wrong_settings()
     policy = setting("JACKFIELD_POLICY")
     if policy and policy not in POLICIES:
         wrong.append(f"JACKFIELD_POLICY={policy}: must be one of {', '.join(POLICIES)}")
@@ -103,11 +111,30 @@ def _backend(status: BackendStatus, manifest: Manifest | None) -> dict[str, Any]
     return {**dataclasses.asdict(status), "manifest": dataclasses.asdict(manifest) if manifest else None}
 
 
-def _cards() -> list[dict[str, Any]]:
+def _cards(manifests: list[Manifest]) -> list[dict[str, Any]]:
+    """Cards that manifests speak of, or that hooks see, and who does."""
     cards: dict[str, list[str]] = {}
+    for manifest in manifests:
+        for card in hardware.seen_by(manifest.hardware):
+            cards.setdefault(card.id, []).append(manifest.name)
     for backend, seen in registry.seen():
-        cards.setdefault(seen.card, []).append(backend)
+        if backend not in cards.setdefault(seen.card, []):
+            cards[seen.card].append(backend)
     return [{"id": card, "seen_by": names} for card, names in sorted(cards.items())]
+
+
+def _wheels(manifests: list[Manifest]) -> list[dict[str, str]]:
+    """Wheels whose hardware is here, and that nobody installed. The core only suggests."""
+    kinds = {kind.kind for manifest in manifests for kind in manifest.kinds}
+    return [
+        {
+            "code": "wheel-missing",
+            "text": f"this machine has {wheel.text} ({', '.join(card.id for card in cards)}), and no backend drives "
+            f"it; `pip install '{wheel.install}'` brings one",
+            "install": wheel.install,
+        }
+        for wheel, cards in hardware.missing(kinds)
+    ]
 
 
 def _print(fields: dict[str, Any], statuses: list[BackendStatus]) -> None:

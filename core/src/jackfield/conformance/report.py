@@ -10,6 +10,7 @@ from typing import Any
 
 from jackfield.errors import Error
 
+from .levels import judged
 from .results import BAD, KINDS, Result
 
 __all__ = ["SCHEMA", "ReportError", "counts", "digest", "document", "load", "regressions", "text"]
@@ -30,15 +31,20 @@ def counts(results: Iterable[Result], suites: Sequence[str]) -> dict[str, dict[s
 
 
 def document(
-    about: Mapping[str, Any], suites: Sequence[str], seed: int, results: Sequence[Result], sample: int | None = None
+    about: Mapping[str, Any],
+    suites: Sequence[str],
+    seed: int,
+    results: Sequence[Result],
+    sample: int | None = None,
+    level: str | None = None,
 ) -> dict[str, Any]:
-    """The document of one run. level: null, until levels are asked for. sample: of the request; null: all cases."""
+    """The document of one run. level: the one that was asked for. sample: of the request; null: all cases."""
     fields = {
         "schema": SCHEMA,
         **about,
         "seed": seed,
         "sample": sample,
-        "level": None,
+        "level": judged(level, suites, results, whole=sample is None),
         "suites": counts(results, suites),
         "cases": [one.to_dict() for one in results],
     }
@@ -107,9 +113,10 @@ def regressions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What was right, or honestly refused, and is no more; one line each.
 
     Cases that were not to be run anew don't count: those of other suites, and what a sample left out.
+    Raises: ReportError where no case of the old report was to be run for the new one.
     """
     now = {case["id"]: case for case in new["cases"]}
-    lines = []
+    lines, asked = [], False
     whole = new.get("sample") is None
     for case in old["cases"]:
         was, name = case["result"], case["id"]
@@ -118,10 +125,14 @@ def regressions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         after = now.get(name)
         if after is None and not whole:
             continue
+        asked = True
         became = "missing" if after is None else after["result"]
         if _is_worse(was, became):
             reason = f": {after['reason']}" if after is not None and after.get("reason") else ""
             lines.append(f"{name}: {was} -> {became}{reason}")
+    if not asked:
+        suites = " and ".join(", ".join(report["suites"]) or "none" for report in (old, new))
+        raise ReportError(f"the reports have no case in common; suites of the one and the other: {suites}")
     return lines
 
 

@@ -15,13 +15,21 @@ from . import (
     claims,
     coverage,
     errors,
+    fallback,
+    fork,
+    free_threading,
     guards,
     lifecycle,
+    manifest,
     memory,
+    names,
     ops,
+    packaging,
     packed,
+    registry,
     threads,
     views,
+    window,
 )
 
 __all__ = ["DEFAULT", "SUITES", "chosen", "sampled", "trials_of"]
@@ -38,6 +46,14 @@ SUITES: dict[str, Trials] = {
     "memory": memory.trials,
     "threads": threads.trials,
     "guards": guards.trials,
+    "packaging": packaging.trials,
+    "manifest": manifest.trials,
+    "registry": registry.trials,
+    "names": names.trials,
+    "fork": fork.trials,
+    "free-threading": free_threading.trials,
+    "fallback": fallback.trials,
+    "window": window.trials,
     "coverage": coverage.trials,
 }
 

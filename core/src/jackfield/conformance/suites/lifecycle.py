@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,6 +12,7 @@ import numpy as np
 from jackfield.backend import Step, Usage
 from jackfield.conformance.build import Bench, simple_op, vector_step
 from jackfield.conformance.plans import chain, strict_session
+from jackfield.conformance.script import ran
 from jackfield.conformance.trials import Check, Subject, Trial, named
 from jackfield.dtypes import f32, i32
 from jackfield.graph import Tensor
@@ -265,13 +263,7 @@ def exits_clean(script: str, seed: int, subject: Subject) -> list[str]:
     """A process that ends while programs, buffers and plans are alive ends with code 0 and without a word."""
     del seed
     simple_op(subject, (99,))
-    start = "import json, sys\nfrom jackfield.conformance.trials import import_named\n"
-    start += "device, imports = json.loads(sys.argv[1])\nimport_named(imports)\n"
-    order = json.dumps([subject.device.name, list(subject.imports)])
-    done = subprocess.run(  # noqa: S603 (this very interpreter)
-        [sys.executable, "-P", "-c", start + script, order], capture_output=True, check=False
-    )
-    words = " ".join((done.stdout + done.stderr).decode("utf-8", "replace").split())[-300:]
-    if done.returncode:
-        return [f"a process that exits with live objects ends with code {done.returncode}: {words}"]
+    code, _, words = ran(script, subject)
+    if code:
+        return [f"a process that exits with live objects ends with code {code}: {words}"]
     return [f"a process that exits with live objects says: {words}"] if words else []

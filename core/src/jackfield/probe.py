@@ -1,0 +1,381 @@
+"""A child process that meets a backend's code first, and what is remembered of it.
+
+Native code may end the process that imports it, or never come back. So the first time a build of a wheel is met a child
+rehearses import, hook, contract and `devices()`; only then does this process run the plugin. The verdict is kept for
+the user under a key of everything it may depend on. Files that surround the first open, compile and call in this
+process tell the next one at which of them the process died.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from .variables import setting
+
+__all__ = [
+    "ALWAYS",
+    "FIRST",
+    "NEVER",
+    "Moment",
+    "Proof",
+    "Verdict",
+    "cache_folder",
+    "deadline",
+    "key_of",
+    "mode",
+    "rehearsed",
+    "wrong_settings",
+]
+
+FIRST, ALWAYS, NEVER = "first", "always", "never"
+SCHEMA = "jackfield.probe/1"
+LONGEST_S = 3600  # of a rehearsal
+STALE_S = 90 * 86400  # verdicts that nobody asked for so long belong to wheels that are gone
+_TAIL = 4000  # characters of what a child wrote on stderr
+Moment = Literal["open", "compile", "call"]
+
+# The answer has a pipe of its own, which nothing a plugin prints can reach. -I keeps the current folder, PYTHON*
+# variables and the user's site out; the search path is the one given.
+_CHILD = (
+    "import json, sys; request = json.loads(sys.stdin.readline()); sys.path[:] = request['path']; "
+    "from jackfield.rehearsal import main; main(request, int(sys.argv[1]))"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a build.
+
+    state: "ok": a child outlived it; "crashed", "hung"; "unknown": it raised, or has no device, which may have causes
+    outside the wheel. stage: at which. where: "child", or "here" for a process that died after the rehearsal. proven:
+    the moments that a process outlived. seconds: the child took.
+    """
+
+    state: Literal["ok", "crashed", "hung", "unknown"]
+    code: str = ""
+    error: str = ""
+    stage: str = ""
+    where: Literal["child", "here"] = "child"
+    traceback: str = ""
+    seconds: float = 0.0
+    proven: tuple[str, ...] = ()
+
+
+def mode() -> str:
+    """JACKFIELD_PROBE: first (a build that is not known), always, or never; what is none of these counts as first."""
+    asked = setting("JACKFIELD_PROBE") or FIRST
+    return asked if asked in (FIRST, ALWAYS, NEVER) else FIRST
+
+
+def deadline(manifest_s: float) -> float:
+    """Seconds a rehearsal may take: JACKFIELD_PROBE_TIMEOUT, else what the manifest says."""
+    return _seconds(setting("JACKFIELD_PROBE_TIMEOUT") or "") or manifest_s
+
+
+def _seconds(text: str) -> float:
+    """0 for what is no number of seconds."""
+    with suppress(ValueError):
+        found = float(text)
+        return found if 0 < found <= LONGEST_S else 0.0
+    return 0.0
+
+
+def wrong_settings() -> list[str]:
+    """Variables of the rehearsal that can't be honoured, in words."""
+    asked, seconds = setting("JACKFIELD_PROBE"), setting("JACKFIELD_PROBE_TIMEOUT")
+    wrong = []
+    if asked and asked not in (FIRST, ALWAYS, NEVER):
+        wrong.append(f"JACKFIELD_PROBE={asked}: must be one of {FIRST}, {ALWAYS}, {NEVER}; taken as {FIRST}")
+    if seconds and not _seconds(seconds):
+        wrong.append(f"JACKFIELD_PROBE_TIMEOUT={seconds}: must be seconds, above 0 and at most {LONGEST_S}; not used")
+    return wrong
+
+
+def cache_folder() -> Path | None:
+    """Where verdicts are kept: below JACKFIELD_CACHE, or this user's cache folder; None for JACKFIELD_CACHE=off."""
+    chosen = setting("JACKFIELD_CACHE")
+    if chosen == "off":
+        return None
+    if chosen:
+        return Path(chosen).expanduser() / "backends"
+    import platformdirs  # noqa: PLC0415 (only where a plugin is opened)
+
+    return Path(platformdirs.user_cache_dir("jackfield")) / "backends"
+
+
+def key_of(name: str, build: str, core: str, files: Sequence[Path], watch: Sequence[str]) -> str:
+    """The name, and a digest of the wheel's record, size and time of its files and of those it watches, this Python
+    and this core. Bytecode does not count; a file that is not there counts as such.
+    """
+    python = [sys.implementation.cache_tag, getattr(sys, "abiflags", ""), sys.version, sys.executable]
+    seen = [[str(path), *_stamp(path)] for path in (*files, *map(Path, watch))]
+    text = json.dumps([build, core, python, sorted(seen)])
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
+
+
+# The child
+
+
+def rehearsed(request: Mapping[str, Any], timeout_s: float) -> Verdict | None:
+    """What a child process makes of a plugin; None where no child can be had, as in a frozen app.
+
+    request: what `jackfield.rehearsal.main` reads.
+    """
+    if os.name != "posix" or getattr(sys, "frozen", False) or not sys.executable:
+        return None
+    reader, writer = os.pipe()
+    began = time.perf_counter()
+    try:
+        child = subprocess.Popen(  # noqa: S603 (this very interpreter)
+            [sys.executable, "-I", "-X", "faulthandler", "-c", _CHILD, str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(writer,),
+            start_new_session=True,  # so that whatever it starts can be ended with it
+        )
+    except OSError:
+        os.close(reader)
+        return None
+    finally:
+        os.close(writer)
+    return _watched(child, request, reader, timeout_s, began)
+
+
+def _watched(
+    child: subprocess.Popen[bytes], request: Mapping[str, Any], reader: int, timeout_s: float, began: float
+) -> Verdict:
+    """Ends the child at the deadline, or when it has answered."""
+    said = _Drain(os.fdopen(reader, "rb"), 1 << 20)
+    assert child.stderr is not None  # both asked for above
+    assert child.stdin is not None
+    wrote = _Drain(child.stderr, _TAIL)
+    with suppress(OSError):  # it is gone already: its end tells why
+        child.stdin.write(json.dumps(request).encode() + b"\n")
+        child.stdin.close()
+    late = False
+    try:
+        said.ended(timeout_s)  # sooner seen than the end of the process
+        child.wait(max(0.0, began + timeout_s - time.perf_counter()))
+    except subprocess.TimeoutExpired:
+        late = True
+    finally:
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    seconds = time.perf_counter() - began
+    lines = said.text().splitlines()
+    stage = next((line[6:] for line in reversed(lines) if line.startswith("stage ")), "start")
+    answer = next((line[7:] for line in lines if line.startswith("answer ")), None)
+    if answer is not None:
+        return Verdict("ok" if answer == "ok" else "unknown", stage=stage, seconds=seconds)
+    name = request["name"]
+    doing = f"at {stage} of {name} (child)"
+    if late:
+        return Verdict("hung", "hung", f"longer than {timeout_s:g} s {doing}", stage, seconds=seconds)
+    if child.returncode < 0:
+        died = f"{_signal(-child.returncode)} {doing}"
+        return Verdict("crashed", "crashed", died, stage, traceback=wrote.text(), seconds=seconds)
+    error = f"the process ended with code {child.returncode} before it answered, {doing}"
+    return Verdict("crashed", "quit", error, stage, traceback=wrote.text(), seconds=seconds)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class _Drain:
+    """Reads a pipe to its end in a thread, and keeps its last bytes: a child that writes much is not held up."""
+
+    def __init__(self, pipe: IO[bytes], keep: int) -> None:
+        self._pipe, self._keep, self._tail = pipe, keep, b""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with suppress(OSError, ValueError), self._pipe as pipe:
+            while piece := os.read(pipe.fileno(), 1 << 16):
+                self._tail = (self._tail + piece)[-self._keep :]
+
+    def ended(self, timeout_s: float) -> None:
+        """Wait until nobody can write any more, at most so long."""
+        self._thread.join(timeout_s)
+
+    def text(self) -> str:
+        """What came. A process that the child left behind may hold the pipe open; nobody waits for that one."""
+        self._thread.join(1.0)
+        return self._tail.decode("utf-8", "replace")
+
+
+# What is remembered
+
+
+@dataclass(eq=False)
+class Proof:
+    """What is known of one build on this machine, and how that is found out and kept.
+
+    folder: of the verdicts; None: nothing is kept. key: `key_of`.
+    """
+
+    folder: Path | None
+    key: str
+    verdict: Verdict | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def found(self, ask: Callable[[], Verdict | None], *, again: bool = False) -> Verdict | None:
+        """The verdict: kept, left behind by a process that died, or of `ask`, which one process at a time runs."""
+        with self._lock:
+            kept = None if again or self._markers() else self._read()
+            self.verdict = kept or self._asked(ask, again=again)
+            return self.verdict
+
+    def _asked(self, ask: Callable[[], Verdict | None], *, again: bool) -> Verdict | None:
+        with self._alone():
+            kept = None if again else self._read()
+            died = self._left_behind()
+            if died is not None:
+                kept = Verdict("crashed", "crashed", died[1], died[0], "here")
+                self._write(kept)
+            if kept is None:
+                kept = ask()
+                if kept is not None and kept.state != "unknown":
+                    self._write(kept)
+            return kept
+
+    def unproven(self, moment: Moment) -> bool:
+        """Whether no process is known to have outlived this on this build, and it can be remembered."""
+        return self.folder is not None and self.verdict is not None and moment not in self.verdict.proven
+
+    @contextmanager
+    def first(self, moment: Moment) -> Iterator[None]:
+        """Around the first open, compile or call of a build: a process that dies inside leaves a file that says so."""
+        if self.folder is None or not self.unproven(moment):
+            yield
+            return
+        from filelock import FileLock  # noqa: PLC0415 (as in _alone)
+
+        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}.busy"
+        lock = FileLock(marker)
+        try:
+            lock.acquire(timeout=0)
+        except Exception:  # noqa: BLE001 (a folder that can't be written to: then nothing is remembered)
+            yield
+            return
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                marker.unlink()
+            lock.release()
+        self._prove(moment)
+
+    def _prove(self, moment: Moment) -> None:
+        with self._lock, self._alone():
+            known = self._read() or self.verdict
+            if known is not None and known.state in ("ok", "unknown"):
+                self.verdict = replace(known, proven=tuple(sorted({*known.proven, moment})))
+                if known.state == "ok":
+                    self._write(self.verdict)
+
+    def _left_behind(self) -> tuple[str, str] | None:
+        """Where a process died, and a text that says so, from the first marker that nobody holds; it is taken away."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415 (as in _alone)
+
+        for marker in self._markers():
+            _, moment, pid, _ = marker.name.rsplit(".", 3)
+            lock = FileLock(marker)
+            try:
+                lock.acquire(timeout=0)
+            except (Timeout, OSError):  # of a process that lives
+                continue
+            with suppress(OSError):
+                marker.unlink()
+            lock.release()
+            return moment, f"process {pid} died in the first {moment} on it"
+        return None
+
+    def _markers(self) -> list[Path]:
+        """Of processes that are in a first open, compile or call on this build, or died there."""
+        return [] if self.folder is None else sorted(self.folder.glob(f"{self.key}.*.busy"))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process asks or writes about this build meanwhile."""
+        if self.folder is None:
+            yield
+            return
+        from filelock import FileLock  # noqa: PLC0415 (a plan on the core's own devices needs none)
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / f"{self.key}.lock")
+            lock.acquire()
+        except OSError:  # a folder that can't be written to: then nothing is remembered
+            self.folder = None
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _read(self) -> Verdict | None:
+        if self.folder is None:
+            return None
+        try:
+            fields = json.loads((self.folder / f"{self.key}.json").read_text("utf-8"))
+            if fields.pop("schema") != SCHEMA:
+                return None
+            return Verdict(**{**fields, "proven": tuple(fields["proven"])})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # not there, or not ours
+            return None
+
+    def _write(self, verdict: Verdict) -> None:
+        if self.folder is None:
+            return
+        place = self.folder / f"{self.key}.json"
+        part = place.with_suffix(f".{os.getpid()}.part")
+        with suppress(OSError):  # a full disk: the next process asks again
+            part.write_text(json.dumps({"schema": SCHEMA, **asdict(verdict)}), "utf-8")
+            part.replace(place)
+            _sweep(self.folder)
+
+    def forget(self) -> None:
+        """What was found out is asked again."""
+        self.verdict = None
+        if self.folder is not None:
+            for path in self.folder.glob(f"{self.key}.*"):
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Take away what belongs to wheels that are gone."""
+    oldest = time.time() - STALE_S
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()

@@ -1,0 +1,50 @@
+"""Virtual environments into which tests install wheels, and processes that run there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+
+class Environment:
+    """A virtual environment that sees what this one has, with a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder / "venv", symlinks=True)
+        self.python = folder / "venv" / "bin" / "python"
+        words = [self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        self.site = Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+        parent = sysconfig.get_path("purelib")
+        (self.site / "_parent.pth").write_text(f"import site; site.addsitedir({parent!r})\n")
+        self.cache = folder / "cache"
+
+    def install(self, *wheels: Path) -> None:
+        uv = shutil.which("uv")
+        if uv:
+            words = [uv, "pip", "install", "-q", "--offline", "--no-deps", "--reinstall", "--python", self.python]
+        else:
+            words = [sys.executable, "-m", "pip", "--python", self.python, "install", "-q", "--no-index", "--no-deps"]
+        subprocess.run([*words, *wheels], check=True, capture_output=True)
+
+    def start(self, code: str, **settings: str) -> subprocess.Popen[str]:
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("JACKFIELD_")}
+        given = {**plain, "JACKFIELD_CACHE": str(self.cache), **settings}
+        words = [self.python, "-c", code]
+        return subprocess.Popen(words, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, code: str, **settings: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr of a host."""
+        host = self.start(code, **settings)
+        out, err = host.communicate()
+        return host.returncode, out, err
+
+    def log(self, name: str) -> list[str]:
+        """Who did what in a plugin so far, such as "child import"."""
+        path = self.site / f"jackfield_{name}" / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []

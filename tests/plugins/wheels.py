@@ -1,0 +1,152 @@
+"""Wheels of fake backends, built here, for environments of their own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+from fake_dists import manifest
+
+LOG = """
+import os, sys
+from pathlib import Path
+
+
+def count(what):
+    who = "child" if sys.flags.isolated else "here"
+    with Path(__file__).with_name("{name}.log").open("a") as file:
+        file.write(f"{{who}} {{what}}\\n")
+
+
+count("import")
+"""
+
+TOY = """
+import numpy as np
+
+from jackfield.backend import Backend, Device, Kernel, OutOfMemory, Program, Target, hookimpl
+
+
+class ToyProgram(Program):
+    def __init__(self, device, groups):
+        self.device, self.groups = device, groups
+
+    def run(self):
+        fault("call")
+        for group in self.groups:
+            for placed in group.steps:
+                a, b = (self.device.array(place) for place in placed.operands)
+                self.device.array(placed.result)[...] = a + b
+
+
+class Toy(Device):
+    target = Target(kind="{name}", arch="toy")
+
+    def __init__(self):
+        self.name = "{name}:0"
+
+    def array(self, place):
+        spec = place.spec
+        return np.ndarray(spec.shape, np.float32, place.buffer, place.offset, spec.byte_strides)
+
+    def alloc(self, nbytes, usage):
+        fault("alloc")
+        try:
+            return np.zeros(nbytes, np.uint8)
+        except MemoryError as e:
+            raise OutOfMemory(f"{{self.name}}: no {{nbytes}} bytes") from e
+
+    def free(self, buffer):
+        pass
+
+    def write(self, buffer, offset, data):
+        buffer[offset : offset + data.nbytes] = data
+
+    def read(self, buffer, offset, out):
+        out[:] = buffer[offset : offset + out.nbytes].data
+
+    def compile(self, run, scratch):
+        fault("compile")
+        return ToyProgram(self, run)
+
+
+class Acme(Backend):
+    name, api = "{name}", (0, 1)
+
+    def devices(self):
+        count("devices")
+        fault("open")
+        return [Toy()]
+
+    def kernels(self):
+        f32 = frozenset({{"f32"}})
+        return {{"add": Kernel({{"a": f32, "b": f32}}, f32)}}
+
+
+@hookimpl
+def jackfield_backend():
+    count("hook")
+    fault("hook")
+    return Acme()
+
+
+fault("import")
+"""
+
+FAULTS = {
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "abort": "os.abort()",
+    "illegal": "import signal; os.kill(os.getpid(), signal.SIGILL)",
+    "quit": "os._exit(0)",
+    "hang": "import time; time.sleep(3600)",
+    "noise": "os.write(1, b'x' * (1 << 20)); os.write(2, b'y' * (1 << 20)); print('z' * (1 << 20))",
+    "raises": "raise RuntimeError('boom')",
+}
+
+
+def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False) -> str:
+    """A backend that does what FAULTS says when it comes to `at`. only_here: in no rehearsal."""
+    condition = "not sys.flags.isolated and " if only_here else ""
+    body = f"    if {condition}at == {at!r}:\n        {FAULTS[fault]}\n" if fault else "    pass\n"
+    return LOG.format(name=name) + f"\n\ndef fault(at):\n{body}\n" + TOY.format(name=name)
+
+
+def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
+    """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
+    but `needs_core` and `licence` of METADATA and `outside`, more files beside the package.
+    """
+    dist, info = f"jackfield_{name}", f"jackfield_{name}-1.0.dist-info"
+    content = {
+        f"{dist}/__init__.py": text.encode(),
+        **{f"{dist}/{path}": data for path, data in (files or {}).items()},
+        **fields.pop("outside", {}),
+        **metadata(info, name, fields.pop("needs_core", "jackfield>=0.1,<1"), licence=fields.pop("licence", True)),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[jackfield.backends]\n{name} = {dist}\n".encode(),
+    }
+    if fields.pop("has_manifest", True):
+        content[f"{info}/backend.json"] = json.dumps(manifest(name, **fields)).encode()
+    lines = [f"{path},sha256={digest(data)},{len(data)}" for path, data in content.items()]
+    content[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
+    wheel = folder / f"{dist}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, data in content.items():
+            archive.writestr(path, data)
+    return wheel
+
+
+def metadata(info: str, name: str, needs: str, *, licence: bool) -> dict[str, bytes]:
+    """METADATA, and the licence that it names."""
+    text = f"Metadata-Version: 2.4\nName: jackfield-{name}\nVersion: 1.0\n"
+    text += f"Requires-Dist: {needs}\n" if needs else ""
+    if not licence:
+        return {f"{info}/METADATA": text.encode()}
+    text += "License-Expression: 0BSD\nLicense-File: LICENSE\n"
+    return {f"{info}/METADATA": text.encode(), f"{info}/licenses/LICENSE": b"do as you like\n"}
+
+
+def digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
