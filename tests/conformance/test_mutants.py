@@ -23,6 +23,8 @@ from test_devices_conform import sampled
 
 from jackfield.conformance.suites import SUITES
 
+# What is around the kernels has no mutant of a native backend: wheels with one fault each, in tests/plugins.
+ABOUT_WHEELS = {"packaging", "manifest", "registry", "names", "fork", "free-threading", "fallback", "window"}
 RIGHT = (f"{KIND}:0", f"{KIND}:1", SLOW_QUEUE)
 
 
@@ -59,5 +61,5 @@ def test_a_mutant_fails_in_the_suite_named_for_it(found, fault):
 
 def test_there_are_enough_of_them():
     assert len(MUTANTS) >= 35
-    assert {m.suite for m in MUTANTS.values()} == set(SUITES)
+    assert {m.suite for m in MUTANTS.values()} == set(SUITES) - ABOUT_WHEELS
     assert all(m.also <= set(SUITES) for m in MUTANTS.values())

@@ -35,7 +35,7 @@ def test_a_dist_bounds_the_core_and_never_pins_it(folder):
 
 
 def test_the_core_is_light_and_names_no_plugin_but_in_extras():
-    allowed = {"numpy", "ml_dtypes", "pluggy", "importlib-metadata", "click", "rich", "platformdirs"}
+    allowed = {"numpy", "ml_dtypes", "pluggy", "importlib-metadata", "click", "rich", "platformdirs", "filelock"}
     names = {d.split(">")[0].split("=")[0] for d in project("core")["dependencies"]}
     assert names <= allowed
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -307,12 +308,14 @@ class NativeBackend(Backend):
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._devices = self.opened()
+        self._devices, self._pid = self.opened(), os.getpid()
 
     def opened(self) -> Sequence[Device]:
         return NativeDevice(self.library, f"{KIND}:0"), QueueDevice(self.library, f"{KIND}:1")
 
     def devices(self) -> Sequence[Device]:
+        if self._pid != os.getpid():  # threads of the parent are not in its child
+            self._devices, self._pid = self.opened(), os.getpid()
         return self._devices
 
     def kernels(self) -> Mapping[str, Kernel]:
