@@ -1,8 +1,9 @@
 """Draw what compare_llama.py wrote: tokens a second of every side, a panel a task, a group of bars a model.
 
-    uv run --group bench python bench/plot.py FILE.json PICTURE.png
+    uv run --group bench python bench/plot.py FILE.json [FILE.json ...] PICTURE.png
 
-Needs matplotlib, which is in the dependency group `bench`. Bars of figures that do not count are hollow.
+Models of several files of one machine go into one picture. Needs matplotlib, which is in the dependency group `bench`.
+Bars of figures that do not count are hollow.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ COLOURS = {
 
 Panel = tuple[str, int, int]
 """Task, depth, threads."""
+
+
+def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One document with the models of all, in order. Raises: ValueError where their machines differ."""
+    marks = sorted({document["machine"]["mark"] for document in documents})
+    if len(marks) > 1:
+        raise ValueError(f"files of {len(marks)} machines don't belong in one picture: {'; '.join(marks)}")
+    models = [model for document in documents for model in document["models"]]
+    return {**documents[0], "quick": any(document["quick"] for document in documents), "models": models}
 
 
 def panels(document: Mapping[str, Any]) -> dict[Panel, list[tuple[str, Mapping[str, Any]]]]:
@@ -75,17 +85,25 @@ def draw_panel(axis: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 2:
-        print("plot: usage: plot.py FILE.json PICTURE.png", file=sys.stderr)
+    if len(arguments) < 2:
+        print("plot: usage: plot.py FILE.json [FILE.json ...] PICTURE.png", file=sys.stderr)
         return 1
-    source, picture = map(Path, arguments)
+    *sources, picture = map(Path, arguments)
+    documents = []
+    for source in sources:
+        try:
+            documents.append(json.loads(source.read_text()))
+            panels(documents[-1])
+        except (OSError, ValueError, KeyError) as error:
+            print(f"plot: {source}: {error!r}; it must be what compare_llama.py writes", file=sys.stderr)
+            return 1
     try:
-        draw(json.loads(source.read_text()), picture)
+        draw(joined(documents), picture)
     except ImportError:
         print("plot: matplotlib is needed; it comes with `uv run --group bench`", file=sys.stderr)
         return 1
     except (OSError, ValueError, KeyError) as error:
-        print(f"plot: {source}: {error!r}; it must be what compare_llama.py writes", file=sys.stderr)
+        print(f"plot: {error}", file=sys.stderr)
         return 1
     return 0
 

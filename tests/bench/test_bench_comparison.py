@@ -165,7 +165,16 @@ def test_the_plot_says_what_it_wants(tmp_path, capsys):
     assert plot.main([str(bad), "r.png"]) == 1
     assert "it must be what compare_llama.py writes" in capsys.readouterr().err
     assert plot.main([]) == 1
-    assert capsys.readouterr().err == "plot: usage: plot.py FILE.json PICTURE.png\n"
+    assert capsys.readouterr().err == "plot: usage: plot.py FILE.json [FILE.json ...] PICTURE.png\n"
+
+
+def test_files_of_one_machine_are_one_picture(quick):
+    quick = quick[1]
+    first = {**quick, "models": [{**quick["models"][0], "name": "first"}]}
+    assert [model["name"] for model in plot.joined([first, quick])["models"]] == ["first", quick["models"][0]["name"]]
+    other = {**quick, "machine": {**quick["machine"], "mark": "another"}}
+    with pytest.raises(ValueError, match="2 machines"):
+        plot.joined([quick, other])
 
 
 def test_panels_of_a_plot_are_tasks(quick):
