@@ -95,9 +95,36 @@ constexpr bool made_signed(Products products, int bits) {
 // Products of several rows of x side by side, because each instruction waits for the sum before it.
 constexpr bool side_by_side(Products products) { return products == VNNI || products == SIGNED; }
 
-// Weights are read once, in order. One row of x does little work for each byte, so it asks for bytes this far ahead:
-// the hardware alone reached nine tenths of the rate of a plain read.
-constexpr int AHEAD = 3072;
+// Few rows of x do little work for each byte of the weight, so bytes are asked for this far ahead, evenly over the
+// work, and only into the second cache: of lines on their way to the first there can't be as many as memory has time
+// for.
+constexpr int64_t AHEAD = 8192;
+
+// Where those bytes are. The groups of a weight follow each other, scales before quants; both are read in order.
+class Ahead {
+public:
+    JF_INLINE Ahead(const uint8_t* scales, const uint8_t* quants, int64_t quant_nbytes)
+        : jump(quants - scales), group(jump + quant_nbytes) {
+        const int64_t rest = AHEAD % quant_nbytes;
+        distance = AHEAD / quant_nbytes * group + rest;
+        turn = quants + quant_nbytes - rest;
+    }
+    JF_INLINE void scales(const uint8_t* at, int nbytes) const {
+        for (int i = 0; i < nbytes; i += 64) __builtin_prefetch(at + group + i, 0, 2);
+    }
+    JF_INLINE const uint8_t* quants(const uint8_t* at) const { return at + distance + (at >= turn ? jump : 0); }
+
+private:
+    int64_t jump, group, distance;
+    const uint8_t* turn;  // from here on, it is the quants of one group more
+};
+
+// The share that unit u has of the lines of a block.
+template <class T>
+JF_INLINE void ask_for(const uint8_t* block, int u) {
+    constexpr int LINES = (T::fields.quant_nbytes + 63) / 64;
+    for (int i = LINES * u / T::UNITS; i < LINES * (u + 1) / T::UNITS; i++) __builtin_prefetch(block + 64 * i, 0, 2);
+}
 
 // Units in memory, decoded: the bytes of 32 columns, and in the place of scales f32[16] of factors for each half, then
 // of minima for the affine types.
@@ -137,8 +164,8 @@ template <int32_t D>
 void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
     using T = Format<D>;
     for (int64_t b = 0; b < blocks; b++) {
-        for (int i = 0; i < T::fields.quant_nbytes; i += 64) __builtin_prefetch(quants + AHEAD + i);
         for (int u = 0; u < T::UNITS; u++) {
+            ask_for<T>(quants + AHEAD, u);
 #pragma GCC unroll 4
             for (int row = 0; row < GROUP; row += W) {
                 vi w[8];
@@ -219,14 +246,20 @@ void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64
     for (int m = 0; m < WIDTH; m++)
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) acc[part][m] = load<F32>((const char*)(out + GROUP * m + W * part));
+    constexpr bool ASKS = WIDTH <= 4 && T::WAY == DIRECT;
+    const Ahead ahead(scales, quants, ASKS && blocks ? blocks * T::fields.quant_nbytes : 1);
     for (int64_t b = 0; b < blocks; b++) {
-        if constexpr (WIDTH <= 4 && T::WAY == DIRECT)
-            for (int i = 0; i < T::fields.quant_nbytes; i += 64) __builtin_prefetch(quants + AHEAD + i);
+        if constexpr (ASKS) ahead.scales(scales, T::fields.scale_nbytes);
+        const uint8_t* later = ahead.quants(quants);
+        auto unit = [&](int u) __attribute__((always_inline)) {
+            if constexpr (ASKS) ask_for<T>(later, u);
+            add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
+        };
         if constexpr (UNROLLED<D, WIDTH>) {
 #pragma GCC unroll 8
-            for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
+            for (int u = 0; u < T::UNITS; u++) unit(u);
         } else {
-            for (int u = 0; u < T::UNITS; u++) add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
+            for (int u = 0; u < T::UNITS; u++) unit(u);
         }
         panel += T::UNITS * step;
         scales += T::fields.scale_nbytes;
