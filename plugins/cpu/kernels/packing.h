@@ -17,6 +17,11 @@ namespace {
 constexpr int64_t GROUP = 16;  // rows that lie interleaved
 constexpr int32_t ROWS16 = 1;  // its number among the packings of this wheel
 
+// Few rows of x do little work for each byte of the weight, so bytes are asked for this far ahead, evenly over the
+// work, and only into the second cache: of lines on their way to the first there can't be as many as memory has time
+// for.
+constexpr int64_t AHEAD = 8192;
+
 // A field of a block: `length` bytes at `plain` go, `chunk` at a time, to `to` in the scales or quants of the group.
 struct Field {
     int plain, length, chunk;

@@ -95,11 +95,6 @@ constexpr bool made_signed(Products products, int bits) {
 // Products of several rows of x side by side, because each instruction waits for the sum before it.
 constexpr bool side_by_side(Products products) { return products == VNNI || products == SIGNED; }
 
-// Few rows of x do little work for each byte of the weight, so bytes are asked for this far ahead, evenly over the
-// work, and only into the second cache: of lines on their way to the first there can't be as many as memory has time
-// for.
-constexpr int64_t AHEAD = 8192;
-
 // Where those bytes are. The groups of a weight follow each other, scales before quants; both are read in order.
 class Ahead {
 public:

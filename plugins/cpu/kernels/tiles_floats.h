@@ -51,7 +51,8 @@ struct PairInstruction : Pairs {
 #endif
 
 // acc[s] += sum over k < n lanes of x[(s*STRETCH + k), m] * w[...], for COUNT stretches side by side.
-template <class Terms, int WIDTH, int COUNT>
+// ASKS: the weight is asked for ahead, a line whenever as much has been read.
+template <class Terms, int WIDTH, int COUNT, bool ASKS>
 JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total) {
     constexpr int PARTS = GROUP / W;
     constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
@@ -60,6 +61,8 @@ JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total)
 #pragma GCC unroll 4
         for (int s = 0; s < COUNT; s++) {
             const float* xk = x + (s * LANES + k) * WIDTH;
+            constexpr int64_t BYTES = GROUP * Terms::NBYTES;  // that are read here
+            if (ASKS && k * BYTES % 64 == 0) __builtin_prefetch(w + (s * LANES + k) * BYTES + AHEAD, 0, 2);
             vf lanes[PARTS];
 #pragma GCC unroll 4
             for (int part = 0; part < PARTS; part++) lanes[part] = Terms::weight(w, (s * LANES + k) * GROUP + W * part);
@@ -84,15 +87,16 @@ JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total)
 // total[m][r] += x[k][m] * w[k][r] over n columns.
 template <class Terms, int WIDTH>
 void tile_floats(const char* w, const float* x, int64_t n, float* total) {
+    constexpr bool NARROW = WIDTH <= 4;
     constexpr int COUNT = WIDTH <= 2 ? 4 : 1;  // narrow panels keep the units busy with several stretches at once
     constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
     const int64_t all = (n + Terms::COLUMNS - 1) / Terms::COLUMNS;
     int64_t k = 0;
     for (; k + COUNT * LANES <= all; k += COUNT * LANES)
-        stretches<Terms, WIDTH, COUNT>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, LANES, total);
+        stretches<Terms, WIDTH, COUNT, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, LANES, total);
     for (; k < all; k += LANES)
-        stretches<Terms, WIDTH, 1>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, all - k < LANES ? all - k : LANES,
-                                   total);
+        stretches<Terms, WIDTH, 1, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH,
+                                           all - k < LANES ? all - k : LANES, total);
 }
 
 typedef void (*FloatTile)(const char* w, const float* x, int64_t n, float* total);
