@@ -80,6 +80,14 @@ struct Pieces {
         return at < count;
     }
     JF_INLINE int64_t groups() const { return groups_of(p[at].n); }
+    JF_INLINE int64_t all() const {
+        int64_t found = 0;
+        for (int i = 0; i < count; i += p[i].unit ? 2 : 1) {
+            const int64_t of_piece = of_once(p[i]);
+            found += (groups_of(p[i].n) + of_piece - 1) / of_piece * p[i].segments;
+        }
+        return found;
+    }
 
 private:
     JF_INLINE void measure() {
@@ -88,6 +96,19 @@ private:
         each = (groups() + once - 1) / once;
     }
 };
+
+// So few rows of x that the weights' way from memory takes longer than the products.
+static JF_INLINE bool few_rows(const Product& p) { return p.rows <= 4 * p.segments; }
+
+// Calls f for every piece that this worker gets. Of few rows, half of the pieces are shared out from the start, each
+// worker's side by side, so that what it asks memory for ahead is its own; a worker that is held up leaves others the
+// rest.
+template <class Pieces, class F>
+JF_INLINE void each_piece(Pieces& pieces, const Team& team, F f) {
+    const int64_t own = team.count > 1 && few_rows(*pieces.p) ? pieces.all() / (2 * team.count) : 0;
+    for (int64_t i = own * team.index; i < own * (team.index + 1) && pieces.find(i); i++) f();
+    for (int64_t i = 0; pieces.find(own * team.count + (i = team.count > 1 ? team.next() : i)); i++) f();
+}
 
 // x (.., M, K) and weights with batch axes that divide those of x: segment s is weight (s / inner, s % inner), its rows
 // are those of the x batches that share it, batch by batch.

@@ -235,11 +235,11 @@ inline void multiply_blocks(const Product* p, int count, const Team& team, char*
     if (!s.own_x) team.barrier();
 
     Pieces pieces(p, count, [&](const Product& q) { return groups_at_once(q, groups, team.count); });
-    for (int64_t i = team.index; pieces.find(i = team.count > 1 ? team.next() : i); i++) {
+    each_piece(pieces, team, [&] {
         const int64_t in = pieces.groups(), first = pieces.piece % pieces.each * pieces.once;
         const int64_t last = first + pieces.once < in ? first + pieces.once : in;
         multiply_piece(p, pieces.at, held, pieces.piece / pieces.each, first, last);
-    }
+    });
 }
 
 }  // namespace

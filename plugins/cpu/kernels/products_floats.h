@@ -181,9 +181,17 @@ void multiply_floats(const Product* p, int count, const Team& team, char* scratc
     spread_rows<Terms>(*p, x, (float*)own, rows.begin, rows.end);
     if (!s.own_x) team.barrier();
 
-    Pieces pieces(p, count, [](const Product&) -> int64_t { return 1; });
-    for (int64_t i = team.index; pieces.find(i = team.count > 1 ? team.next() : i); i++)
-        multiply_group<Terms>(p + pieces.at, s, x, pieces.piece / pieces.each, pieces.piece % pieces.each, own);
+    int64_t groups = 0;
+    for (int i = 0; i < count; i++) groups += groups_of(p[i].n) * p[i].segments;
+    Pieces pieces(p, count, [&](const Product& q) -> int64_t {
+        const int64_t once = groups / (8 * int64_t(team.count));
+        return few_rows(q) && once > 1 ? once : 1;
+    });
+    each_piece(pieces, team, [&] {
+        const int64_t first = pieces.piece % pieces.each * pieces.once;
+        for (int64_t g = first; g < pieces.groups() && g < first + pieces.once; g++)
+            multiply_group<Terms>(p + pieces.at, s, x, pieces.piece / pieces.each, g, own);
+    });
 }
 
 }  // namespace

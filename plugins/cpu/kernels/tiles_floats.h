@@ -1,5 +1,5 @@
 // Products in f32: sixteen columns of the result (rows of a weight) times a panel of x, both laid out column by column.
-// Sums run over stretches of 64 columns, each from zero, which are then added up in order: a row of x gives the same
+// Sums run over stretches of 64 lanes, each from zero, which are then added up in order: a row of x gives the same
 // bits whatever else is in its panel, and long sums keep their digits.
 //
 // A lane holds one column in f32, or a pair of columns in bf16 (the first in the low half), whose two products an
@@ -11,7 +11,7 @@
 namespace jackfield {
 namespace {
 
-constexpr int64_t STRETCH = 64;         // columns summed from zero
+constexpr int64_t STRETCH = 64;         // lanes summed from zero
 constexpr int64_t DEPTH = 4 * STRETCH;  // columns of the weight decoded at a time
 constexpr int WIDEST_FLOAT = W == 16 ? 16 : 4;
 
@@ -55,17 +55,17 @@ struct PairInstruction : Pairs {
 template <class Terms, int WIDTH, int COUNT, bool ASKS>
 JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total) {
     constexpr int PARTS = GROUP / W;
-    constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
     vf acc[COUNT][PARTS][WIDTH] = {};
     for (int64_t k = 0; k < n; k++) {
 #pragma GCC unroll 4
         for (int s = 0; s < COUNT; s++) {
-            const float* xk = x + (s * LANES + k) * WIDTH;
+            const float* xk = x + (s * STRETCH + k) * WIDTH;
             constexpr int64_t BYTES = GROUP * Terms::NBYTES;  // that are read here
-            if (ASKS && k * BYTES % 64 == 0) __builtin_prefetch(w + (s * LANES + k) * BYTES + AHEAD, 0, 2);
+            if (ASKS && k * BYTES % 64 == 0) __builtin_prefetch(w + (s * STRETCH + k) * BYTES + AHEAD, 0, 2);
             vf lanes[PARTS];
 #pragma GCC unroll 4
-            for (int part = 0; part < PARTS; part++) lanes[part] = Terms::weight(w, (s * LANES + k) * GROUP + W * part);
+            for (int part = 0; part < PARTS; part++)
+                lanes[part] = Terms::weight(w, (s * STRETCH + k) * GROUP + W * part);
 #pragma GCC unroll 16
             for (int m = 0; m < WIDTH; m++)
 #pragma GCC unroll 4
@@ -89,14 +89,13 @@ template <class Terms, int WIDTH>
 void tile_floats(const char* w, const float* x, int64_t n, float* total) {
     constexpr bool NARROW = WIDTH <= 4;
     constexpr int COUNT = WIDTH <= 2 ? 4 : 1;  // narrow panels keep the units busy with several stretches at once
-    constexpr int64_t LANES = STRETCH / Terms::COLUMNS;
     const int64_t all = (n + Terms::COLUMNS - 1) / Terms::COLUMNS;
     int64_t k = 0;
-    for (; k + COUNT * LANES <= all; k += COUNT * LANES)
-        stretches<Terms, WIDTH, COUNT, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, LANES, total);
-    for (; k < all; k += LANES)
+    for (; k + COUNT * STRETCH <= all; k += COUNT * STRETCH)
+        stretches<Terms, WIDTH, COUNT, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, STRETCH, total);
+    for (; k < all; k += STRETCH)
         stretches<Terms, WIDTH, 1, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH,
-                                           all - k < LANES ? all - k : LANES, total);
+                                           all - k < STRETCH ? all - k : STRETCH, total);
 }
 
 typedef void (*FloatTile)(const char* w, const float* x, int64_t n, float* total);
