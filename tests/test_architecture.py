@@ -21,7 +21,7 @@ RUNGS = (
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",
-    "names variables manifest hardware trust stages probe",
+    "names variables manifest hardware trust pins stages probe",
     "discovery loading rehearsal registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "report heap hosting crew upload store binding checks",

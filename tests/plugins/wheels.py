@@ -129,7 +129,7 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
     }
     if fields.pop("has_manifest", True):
         content[f"{info}/backend.json"] = json.dumps(manifest(name, **fields)).encode()
-    lines = [f"{path},sha256={digest(data)},{len(data)}" for path, data in content.items()]
+    lines = [f'"{path}",sha256={digest(data)},{len(data)}' for path, data in content.items()]
     content[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
     wheel = folder / f"{dist}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -175,7 +175,7 @@ class Plugin:
         """Nothing that is known speaks against running its code in this process."""
         if self.make is not None:
             return
-        if check_trust and (stop := trust_stop(self.found, wishes)):
+        if (check_trust or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
             raise _Stopped(stop)
         self.rehearse()
         if self.proof is not None and (found := self.proof.verdict) and found.state in ("crashed", "hung"):
@@ -206,23 +206,39 @@ class Plugin:
             return self._call(_open_error, self.make)
         return self._hooked(self._imported())
 
+    def still_trusted(self, wishes: Wishes) -> bool:
+        """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
+        stop = trust_stop(self.found, wishes) if wishes.pins is not None else None
+        if stop is not None:
+            self.status = stop.on(self.status)
+        return stop is None
+
     def rehearse(self, *, again: bool = False) -> None:
         """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
         if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
             return
-        watch = self.found.manifest.watch if self.found.manifest else ()
         try:
-            files, request = code_files(self.found), request_of(self.found)
+            proof, request = self._proof(), request_of(self.found)
         except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
             self._note(f"not rehearsed: {type(e).__name__}: {e}")
             return
-        proof = Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
         if again:
             proof.forget()
         verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
         self.proof = proof
         if verdict is None:
             self._note("no child process could be started to try it first")
+
+    def _proof(self) -> Proof:
+        watch = self.found.manifest.watch if self.found.manifest else ()
+        files = code_files(self.found)
+        return Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
+
+    def forget(self) -> None:
+        """What is kept of its build; nothing of it runs."""
+        if self.found.distribution is not None:
+            with contextlib.suppress(Exception):  # its files can't be read: then nothing is kept under them
+                self._proof().forget()
 
     def _broken(self, verdict: Verdict) -> Stop:
         state: State = "hung" if verdict.state == "hung" else "crashed"

@@ -26,6 +26,7 @@ from .hookspecs import Finding, Seen
 from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
+from .pins import pins_of_user, wrong_pins
 from .probe import wrong_settings
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
@@ -114,10 +115,11 @@ class Registry:
         """Every backend: installed and registered by name, then the core's own two."""
         with self._lock:
             wishes = self._wishes()
-            stamp = (fingerprint(), wishes.text)
+            stamp = (fingerprint(), wishes)
             if stamp != self._stamp:
                 found, whole = scan(wishes)
-                old = {p.found: p for p in self._plugins}
+                # A file may have been pinned since it was refused for a pin, which `found` does not show.
+                old = {p.found: p for p in self._plugins if p.status.stage != "trust" or p.is_pending}
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
                 self._stamp = stamp if whole else None  # what could not be read is tried again
                 self._warn_of_variables()
@@ -131,13 +133,13 @@ class Registry:
             if (name,) not in self._told:
                 self._told.add((name,))
                 log.warning("%s is set, but nothing here reads it%s", name, f"; did you mean {like}?" if like else "")
-        for text in wrong_settings():
+        for text in (*wrong_settings(), *wrong_pins()):
             if (text,) not in self._told:
                 self._told.add((text,))
                 log.warning("%s", text)
 
     def _wishes(self) -> Wishes:
-        return Wishes.parse(setting("JACKFIELD_BACKENDS"))
+        return Wishes.parse(setting("JACKFIELD_BACKENDS"), pins_of_user())
 
     def _own(self, name: str) -> Plugin:
         if self._pid != os.getpid():  # plain host memory: a forked child opens its own
@@ -206,8 +208,13 @@ class Registry:
         return found
 
     def _rehearse(self, *, again: bool = False) -> None:
-        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known."""
-        waiting = [p for p in self.plugins() if p.found.distribution is not None and (again or p.is_pending)]
+        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known.
+
+        Never one that may not load: a child has all rights of the process, too.
+        """
+        wishes = self._wishes()
+        waiting = [p for p in self.plugins() if p.found.distribution is not None and p.is_pending]
+        waiting = [p for p in waiting if p.still_trusted(wishes)]
         if len(waiting) > 1 or (waiting and again):
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only where there are several)
 
@@ -215,8 +222,10 @@ class Registry:
                 list(pool.map(lambda plugin: plugin.rehearse(again=again), waiting))
 
     def fresh(self) -> None:
-        """Forget what was found and opened, and what is known of every installed build."""
+        """Forget what was found and opened, and what is known of every installed build; try those that may load."""
         self.refresh()
+        for plugin in self.plugins():
+            plugin.forget()
         self._rehearse(again=True)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:

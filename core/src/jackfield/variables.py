@@ -19,6 +19,7 @@ VARIABLES = {
     "JACKFIELD_DEVICE": "the selection when no device is given",
     "JACKFIELD_POLICY": "strict, prefer or auto",
     "JACKFIELD_BACKENDS": "which backends may load",
+    "JACKFIELD_PINS": "file of `jackfield trust pin`: wheels that are not in it, or not as they were, do not load",
     "JACKFIELD_HIDE": "cards that no backend may offer: a list of ids and addresses, or of their beginnings",
     "JACKFIELD_CHECK": "checks while debugging: memory, nan, promises",
     "JACKFIELD_SIM": "shape and faults of sim",

@@ -16,6 +16,7 @@ from jackfield.discovery import CORE_VERSION
 from jackfield.errors import Error
 from jackfield.manifest import Manifest, this_platform
 from jackfield.names import HOST_CLASS
+from jackfield.pins import wrong_pins
 from jackfield.probe import wrong_settings
 from jackfield.session import POLICIES
 from jackfield.stages import BackendStatus
@@ -72,7 +73,7 @@ def _wrong_settings(listed: list[tuple[BackendStatus, Manifest | None]]) -> list
         registry.select(None)
     except Error as e:
         wrong.append("JACKFIELD_DEVICE: " + str(e).partition("\n")[0])  # without the line that points
-    wrong += wrong_settings()
+    wrong += [*wrong_settings(), *wrong_pins()]
     policy = setting("JACKFIELD_POLICY")
     if policy and policy not in POLICIES:
         wrong.append(f"JACKFIELD_POLICY={policy}: must be one of {', '.join(POLICIES)}")
