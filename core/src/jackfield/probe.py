@@ -33,6 +33,8 @@ __all__ = [
     "Verdict",
     "cache_folder",
     "deadline",
+    "gil_is_kept_off",
+    "gil_is_on",
     "key_of",
     "mode",
     "rehearsed",
@@ -60,7 +62,8 @@ class Verdict:
 
     state: "ok": a child outlived it; "crashed", "hung"; "unknown": it raised, or has no device, which may have causes
     outside the wheel. stage: at which. where: "child", or "here" for a process that died after the rehearsal. proven:
-    the moments that a process outlived. seconds: the child took.
+    the moments that a process outlived. seconds: the child took. gil: the import turned the GIL on, on a Python that
+    runs without.
     """
 
     state: Literal["ok", "crashed", "hung", "unknown"]
@@ -71,6 +74,19 @@ class Verdict:
     traceback: str = ""
     seconds: float = 0.0
     proven: tuple[str, ...] = ()
+    gil: bool = False
+
+
+def gil_is_on() -> bool:
+    """Whether threads of this process run Python one at a time. Only a free-threaded Python can answer False."""
+    asked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    return asked()
+
+
+def gil_is_kept_off() -> bool:
+    """Whether the user forbids any module to turn it on."""
+    variable = None if sys.flags.ignore_environment else os.environ.get("PYTHON_GIL")
+    return sys._xoptions.get("gil", variable) == "0"  # noqa: SLF001 (documented, though its name is private)
 
 
 def mode() -> str:
@@ -188,7 +204,7 @@ def _watched(
     stage = next((line[6:] for line in reversed(lines) if line.startswith("stage ")), "start")
     answer = next((line[7:] for line in lines if line.startswith("answer ")), None)
     if answer is not None:
-        return Verdict("ok" if answer == "ok" else "unknown", stage=stage, seconds=seconds)
+        return Verdict("ok" if answer == "ok" else "unknown", stage=stage, seconds=seconds, gil="gil on" in lines)
     name = request["name"]
     doing = f"at {stage} of {name} (child)"
     if late:
