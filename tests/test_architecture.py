@@ -24,7 +24,7 @@ RUNGS = (
     "backend hookspecs",
     "reference faults simulated",
     "names variables manifest hardware trust pins stages probe",
-    "discovery loading rehearsal registry",
+    "discovery loading rehearsal fitting registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "report heap hosting crew upload store binding checks",
     "plan session",

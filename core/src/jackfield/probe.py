@@ -291,22 +291,18 @@ class Proof:
         if self.folder is None or not self.unproven(moment):
             yield
             return
-        from filelock import FileLock  # noqa: PLC0415 (as in _alone)
-
-        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}.busy"
-        lock = FileLock(marker)
+        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}-{threading.get_native_id()}.busy"
+        held: int | None = None
         try:
-            lock.acquire(timeout=0)
-        except Exception:  # noqa: BLE001 (a folder that can't be written to: then nothing is remembered)
-            yield
-            return
-        try:
+            held = _held(marker)
             yield
         finally:
             with suppress(OSError):
                 marker.unlink()
-            lock.release()
-        self._prove(moment)
+            if held is not None:
+                os.close(held)
+        if held is not None:
+            self._prove(moment)
 
     def _prove(self, moment: Moment) -> None:
         with self._lock, self._alone():
@@ -318,19 +314,10 @@ class Proof:
 
     def _left_behind(self) -> tuple[str, str] | None:
         """Where a process died, and a text that says so, from the first marker that nobody holds; it is taken away."""
-        from filelock import FileLock, Timeout  # noqa: PLC0415 (as in _alone)
-
         for marker in self._markers():
-            _, moment, pid, _ = marker.name.rsplit(".", 3)
-            lock = FileLock(marker)
-            try:
-                lock.acquire(timeout=0)
-            except (Timeout, OSError):  # of a process that lives
-                continue
-            with suppress(OSError):
-                marker.unlink()
-            lock.release()
-            return moment, f"process {pid} died in the first {moment} on it"
+            _, moment, who, _ = marker.name.rsplit(".", 3)
+            if _abandoned(marker):
+                return moment, f"process {who.partition('-')[0]} died in the first {moment} on it"
         return None
 
     def _markers(self) -> list[Path]:
@@ -386,6 +373,48 @@ class Proof:
             for path in self.folder.glob(f"{self.key}.*"):
                 with suppress(OSError):
                     path.unlink()
+
+
+def _held(marker: Path) -> int | None:
+    """A descriptor that keeps the new file locked while this process lives; None in a folder that can't be written to.
+
+    The file has its name only once it is locked: whoever finds one that is not knows that its process has died.
+    """
+    import fcntl  # noqa: PLC0415 (there is no marker without a child process, and no child but on POSIX)
+
+    part = marker.with_suffix(".part")
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.rename(marker)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _abandoned(marker: Path) -> bool:
+    """Whether the file is there and nobody holds it; then it is taken away. Never makes one."""
+    import fcntl  # noqa: PLC0415 (as in _held)
+
+    try:
+        descriptor = os.open(marker, os.O_RDWR)
+    except OSError:  # its process came through meanwhile
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_left = os.path.samestat(os.fstat(descriptor), marker.stat())
+        if is_left:
+            marker.unlink()
+    except OSError:  # its process lives, or came through meanwhile
+        return False
+    else:
+        return is_left
+    finally:
+        os.close(descriptor)
 
 
 def _sweep(folder: Path) -> None:
