@@ -78,8 +78,7 @@ def test_living_threads_are_never_taken_for_dead_ones(proof, tmp_path):
                 pass
 
     def look():
-        for _ in range(2000):
-            found.append(proof._left_behind())
+        found.extend(proof._left_behind() for _ in range(2000))
         stop.set()
 
     threads = [threading.Thread(target=work) for _ in range(3)] + [threading.Thread(target=look)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jackfield.cli.app import app
@@ -201,14 +201,82 @@ def test_what_is_missing_is_needed_by_both_or_by_none(path):
         assert said == f"backend.json: {dotted(path)} is missing"
 
 
-WORDS = st.sampled_from(
-    [
-        *"acme cpu gpu sim auto emu a 9x a_b é 0.1 0.01 10000.1 1.0 linux/x86_64 linux/ Linux/x import alloc".split(),
-        *"claims.txt .claims a/b pci class variant simulated x-mine jackfield.backend/1 jackfield.backend/2".split(),
-        *"JACKFIELD_ACME_X JACKFIELD_ACME_ JACKFIELD_CPU_X".split(),
-        *("x" * 32, "x" * 33, "acme\n", "0.1\n", "linux/x\n", "a\n"),
-    ]
-)
+B = ("backends", 0)
+GPU, EMU = {"kind": "gpu", "class": "gpu"}, {"kind": "acme", "variant": "emu", "simulated": True}
+# place: (values both take, values both refuse)
+EDGES = {
+    ("schema",): (
+        ["jackfield.backend/1"],
+        ["jackfield.backend/01", "jackfield.backend/2", "jackfield.backend/1\n", "/1"],
+    ),
+    (*B, "name"): (["ac", "a" * 32, "a_9"], ["a", "a" * 33, "acme\n", "9x", "Acme", "a-b", ""]),
+    (*B, "contract", "min"): (["0.0", "0.1"], ["0.01", "00.1", "0.1\n", "0", ".1", "0.1.0", "0.10000", 0.1]),
+    (*B, "kinds"): ([[GPU], [EMU], [GPU, EMU], [{**GPU, "simulated": False}]], [[], GPU, [[]], None]),
+    (*B, "kinds", 0): (
+        [*({"kind": c, "class": c} for c in ("cpu", "gpu", "npu", "dsp", "accel")), {**GPU, "more": 1}],
+        [
+            *({"kind": c, "class": "npu" if c != "npu" else "gpu"} for c in ("cpu", "gpu", "npu", "dsp", "accel")),
+            {"kind": "auto", "class": "npu"},
+            {"kind": "sim", "class": "npu"},
+            {"kind": "reference", "class": "cpu"},
+            {"kind": "acme", "class": "gpus"},
+            {"kind": "acme", "class": None},
+            {**GPU, "variant": "emu"},
+            {**GPU, "variant": None},
+            {**EMU, "class": "npu"},
+            {**EMU, "class": None},
+            {**EMU, "simulated": 1},
+            {**EMU, "variant": "E"},
+            {"kind": "acme", "simulated": True},
+            {"kind": "acme"},
+        ],
+    ),
+    (*B, "platforms"): (
+        [[], ["a/b"], ["linux/x86_64"]],
+        [["linux/x\n"], ["Linux/x"], ["linux/"], ["/x"], ["a_b/x"], "a/b"],
+    ),
+    (*B, "needs"): (
+        [[], [{"lib": "", "from": ""}]],
+        [[{"lib": "x"}], [{"from": "x"}], [{"lib": 1, "from": "x"}], ["x"]],
+    ),
+    (*B, "hardware"): (
+        [[], [{"pci": "1"}, {"usb": "1"}, {"soc": "1"}]],
+        [[{}], [{"isa": "1"}], [{"pci": "1", "usb": "1"}], [{"pci": 1}], {"pci": "1"}],
+    ),
+    (*B, "priority"): ([0, 100, 50.0], [-1, 101, 50.5, True, "50", None]),
+    (*B, "probe"): ([{}, {"depth": "import"}, {"depth": "alloc", "more": 1}], [{"depth": "all"}, [], {"watch": [1]}]),
+    (*B, "probe", "timeout_s"): ([1e-9, 0.5, 3600, 3600.0], [0, -1, 3600.1, True, "20", None]),
+    (*B, "env"): (
+        [{}, {"JACKFIELD_ACME_X": ""}, {"JACKFIELD_ACME_": "x"}],
+        [{"JACKFIELD_": ""}, {"JACKFIELD_X": ""}, {"ACME_X": ""}, {"x-JACKFIELD_ACME_X": ""}, {"JACKFIELD_ACME_X": 1}],
+    ),
+    (*B, "claims"): (["", "a", "A_1.b-c", "a."], [".a", "a/b", "a b", "a\n", "\u00e9", None]),
+    **{(*B, key): (["", "x"], [None, 1, []]) for key in ("summary", "vendor", "issues")},
+    (*B, "x-mine"): ([None, {}], []),
+    (*B, "later"): ([None, {}], []),
+}
+
+
+@pytest.mark.parametrize("path", EDGES, ids=dotted)
+def test_both_draw_the_same_lines(path):
+    taken, refused = EDGES[path]
+    for value in taken:
+        document = spoilt(path, value)
+        if path[-1] == "name":
+            document["backends"][0]["env"] = {}
+        VALIDATOR.validate(document)
+        assert verdict(document) == "", value
+    for value in refused:
+        assert not VALIDATOR.is_valid(spoilt(path, value)), value
+        assert verdict(spoilt(path, value)) != "", value
+
+
+NAMES = """
+    acme cpu gpu sim auto emu a 9x a_b \u00e9 0.1 0.01 10000.1 1.0 linux/x86_64 linux/ Linux/x import alloc claims.txt
+    .claims a/b pci class variant simulated x-mine jackfield.backend/1 jackfield.backend/2 JACKFIELD_ACME_X JACKFIELD_ACME_
+    JACKFIELD_CPU_X
+"""
+WORDS = st.sampled_from([*NAMES.split(), "x" * 32, "x" * 33, "acme\n", "0.1\n", "linux/x\n", "a\n"])
 LEAVES = (
     st.none()
     | st.booleans()
@@ -222,6 +290,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=400)
 @given(
     st.lists(
         st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "delete", "add"]), WORDS, VALUES),

@@ -191,7 +191,8 @@ class Registry:
         """
         wishes = self._wishes()
         waiting = [p for p in self.plugins() if p.found.distribution is not None and p.is_pending]
-        waiting = [p for p in waiting if p.still_trusted(wishes)]
+        if len(waiting) > 1 or again:
+            waiting = [p for p in waiting if p.still_trusted(wishes)]
         if len(waiting) > 1 or (waiting and again):
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only where there are several)
 

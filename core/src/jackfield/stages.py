@@ -61,7 +61,8 @@ class BackendStatus:
     build: digest of the installed wheel. stage: the one reached last.
     state: ok; off: the user said so; absent: no such hardware or driver; refused: the core's decision; failed: an
         exception; crashed, hung: in a child process; pending: nobody has asked yet.
-    code: stable word for programs, of CODES; "" where the state is ok or pending. error, hint: one line each. traceback: of the plugin, complete.
+    code: stable word for programs, of CODES; "" where the state is ok or pending. error, hint: one line each.
+    traceback: of the plugin, complete.
     where: what was read ("static"), or which process ran the plugin. seconds: spent in the plugin's code.
     """
 
