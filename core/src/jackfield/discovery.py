@@ -245,7 +245,7 @@ def _manifest(entry: _Entry) -> Manifest | None:
     return found
 
 
-_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|RECORD|\.pyc),")
+_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|uv_(cache|build)\.json|RECORD|\.pyc),")
 
 
 def _build(record: Sequence[str]) -> str:
@@ -305,13 +305,14 @@ def _judged(found: Found, wishes: Wishes) -> Found:
 
 
 def trust_stop(found: Found, wishes: Wishes) -> Stop | None:
-    """The user's lists and the place it lies in."""
+    """The user's lists, the place it lies in, and what the user pinned."""
     if refusal := wishes.refusal(found.name):
         return Stop("trust", "off", refusal.code, refusal.error, refusal.hint)
     module = found.value.partition(":")[0].strip()
-    if refusal := where_refused(found.distribution, f"{found.dist} {found.version}", module):
-        return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint)
-    return None
+    refusal = where_refused(found.distribution, f"{found.dist} {found.version}", module)
+    if refusal is None and wishes.pins is not None:
+        refusal = wishes.pins.refusal(found.distribution, found.dist, found.version, module)
+    return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint) if refusal else None
 
 
 def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:

@@ -28,7 +28,20 @@ from .hardware import seen_by
 from .hookspecs import Finding, Seen
 from .manifest import DeviceKind, Version, spoken, window_text
 from .names import HOST_CLASS, Term, near, parse
-from .probe import ALWAYS, NEVER, Moment, Proof, Verdict, cache_folder, deadline, key_of, mode, rehearsed
+from .probe import (
+    ALWAYS,
+    NEVER,
+    Moment,
+    Proof,
+    Verdict,
+    cache_folder,
+    deadline,
+    gil_is_kept_off,
+    gil_is_on,
+    key_of,
+    mode,
+    rehearsed,
+)
 from .stages import BackendStatus, Stage, State, Stop, error_of
 from .trust import Wishes
 from .variables import setting
@@ -39,6 +52,7 @@ log = logging.getLogger("jackfield")
 
 _PREFIX = "jackfield_"  # of every hook
 PROBE_S = 20.0  # for a backend without a manifest
+LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
 
 
@@ -124,9 +138,9 @@ class Plugin:
                     "start workers by spawn, or call jf.refresh() here"
                 )
             return self.devices
-        lenient = named and self.status.code in ("manifest-missing", "duplicate")
+        lenient = named and self.status.code in LENIENT
         if self.is_pending or lenient:
-            self._run(wishes, check_trust=lenient)
+            self._run(wishes, named=named)
         return self._outcome()
 
     def only_import(self) -> None:
@@ -141,10 +155,10 @@ class Plugin:
             raise error_of(self.status) from self.cause
         return self.devices
 
-    def _run(self, wishes: Wishes, *, check_trust: bool) -> None:
+    def _run(self, wishes: Wishes, *, named: bool) -> None:
         self.spent = 0.0
         try:
-            self._cleared(wishes, check_trust=check_trust)
+            self._cleared(wishes, named=named)
             with self._watched("open"):
                 backend = self._made()
                 self._agree(backend)
@@ -159,7 +173,8 @@ class Plugin:
             if e.stop.code == "no-device" and not e.stop.hint:
                 self.status = replace(self.status, hint=self._seen_without_driver())
         self.status = replace(self.status, where="here" if self.spent else "static", seconds=self.spent)
-        if self.status.stage == "probe" and self.proof is not None and (found := self.proof.verdict):
+        told_by_child = self.status.stage == "probe" or self.status.code == "gil"
+        if told_by_child and self.proof is not None and (found := self.proof.verdict):
             self.status = replace(
                 self.status, where=found.where, seconds=found.seconds, traceback=found.traceback or None
             )
@@ -171,15 +186,20 @@ class Plugin:
         listed = ", ".join(f"{card.model} at {card.address or card.bus}" for card in found)
         return f"card {listed} seen, so its driver is missing or not for this user" if found else None
 
-    def _cleared(self, wishes: Wishes, *, check_trust: bool) -> None:
+    def _cleared(self, wishes: Wishes, *, named: bool) -> None:
         """Nothing that is known speaks against running its code in this process."""
         if self.make is not None:
             return
-        if check_trust and (stop := trust_stop(self.found, wishes)):
+        # Discovery has judged those that are pending; a file of theirs may have changed since.
+        if (not self.is_pending or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
             raise _Stopped(stop)
         self.rehearse()
-        if self.proof is not None and (found := self.proof.verdict) and found.state in ("crashed", "hung"):
+        found = self.proof.verdict if self.proof is not None else None
+        if found is not None and found.state in ("crashed", "hung"):
             raise _Stopped(self._broken(found))
+        if found is not None and found.gil and not (named or gil_is_on() or gil_is_kept_off()):
+            error = f"importing {self.found.name} would turn the GIL on, which all threads then wait for"
+            raise _Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
 
     @contextmanager
     def _watched(self, moment: Moment) -> Iterator[None]:
@@ -206,23 +226,39 @@ class Plugin:
             return self._call(_open_error, self.make)
         return self._hooked(self._imported())
 
+    def still_trusted(self, wishes: Wishes) -> bool:
+        """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
+        stop = trust_stop(self.found, wishes) if wishes.pins is not None else None
+        if stop is not None:
+            self.status = stop.on(self.status)
+        return stop is None
+
     def rehearse(self, *, again: bool = False) -> None:
         """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
         if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
             return
-        watch = self.found.manifest.watch if self.found.manifest else ()
         try:
-            files, request = code_files(self.found), request_of(self.found)
+            proof, request = self._proof(), request_of(self.found)
         except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
             self._note(f"not rehearsed: {type(e).__name__}: {e}")
             return
-        proof = Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
         if again:
             proof.forget()
         verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
         self.proof = proof
         if verdict is None:
             self._note("no child process could be started to try it first")
+
+    def _proof(self) -> Proof:
+        watch = self.found.manifest.watch if self.found.manifest else ()
+        files = code_files(self.found)
+        return Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
+
+    def forget(self) -> None:
+        """What is kept of its build; nothing of it runs."""
+        if self.found.distribution is not None:
+            with contextlib.suppress(Exception):  # its files can't be read: then nothing is kept under them
+                self._proof().forget()
 
     def _broken(self, verdict: Verdict) -> Stop:
         state: State = "hung" if verdict.state == "hung" else "crashed"
@@ -262,7 +298,11 @@ class Plugin:
             return loaded
 
         self.told("import")
-        return self._call(self._import_stop, load)
+        had_gil = gil_is_on()
+        loaded = self._call(self._import_stop, load)
+        if not had_gil and gil_is_on():
+            self._note("its import has turned the GIL on")
+        return loaded
 
     def _import_stop(self, e: BaseException) -> Stop:
         text = f"{type(e).__name__}: {e}"

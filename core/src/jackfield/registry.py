@@ -3,7 +3,7 @@
 Nothing is read before somebody asks. `status` runs no plugin; `select` opens what was named, `devices` and `auto` what
 may be used. One broken plugin is a status and a line in the log, never an error of the others.
 
-A little long, and better whole: finding, opening and choosing share one list under one lock.
+Finding, opening and choosing share one list under one lock; which device a name fits is asked in `fitting`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from . import hardware
-from .backend import Backend, Memory, Target
+from .backend import Backend, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
+from .fitting import DeviceInfo, card_of, fits, info_of, matches, missing, owner_of, same_card, unfit, wheel_hint
 from .hookspecs import Finding, Seen
 from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
+from .pins import pins_of_user, wrong_pins
 from .probe import wrong_settings
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
@@ -72,29 +73,6 @@ class Selection:
     named: bool
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
-    """One device for listings. Text fields are "" where the backend does not tell. memory: bytes, 0 for unknown."""
-
-    name: str
-    id: str
-    kind: str
-    device_class: str
-    backend: str
-    card: str
-    vendor: str
-    model: str
-    arch: str
-    driver: str
-    memory: Memory
-    flags: tuple[str, ...]
-    simulated: bool
-    state: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
 class Registry:
     """All backends of one process. Safe to use from several threads."""
 
@@ -114,10 +92,11 @@ class Registry:
         """Every backend: installed and registered by name, then the core's own two."""
         with self._lock:
             wishes = self._wishes()
-            stamp = (fingerprint(), wishes.text)
+            stamp = (fingerprint(), wishes)
             if stamp != self._stamp:
                 found, whole = scan(wishes)
-                old = {p.found: p for p in self._plugins}
+                # A file may have been pinned since it was refused for a pin, which `found` does not show.
+                old = {p.found: p for p in self._plugins if p.status.stage != "trust" or p.is_pending}
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
                 self._stamp = stamp if whole else None  # what could not be read is tried again
                 self._warn_of_variables()
@@ -131,13 +110,13 @@ class Registry:
             if (name,) not in self._told:
                 self._told.add((name,))
                 log.warning("%s is set, but nothing here reads it%s", name, f"; did you mean {like}?" if like else "")
-        for text in wrong_settings():
+        for text in (*wrong_settings(), *wrong_pins()):
             if (text,) not in self._told:
                 self._told.add((text,))
                 log.warning("%s", text)
 
     def _wishes(self) -> Wishes:
-        return Wishes.parse(setting("JACKFIELD_BACKENDS"))
+        return Wishes.parse(setting("JACKFIELD_BACKENDS"), pins_of_user())
 
     def _own(self, name: str) -> Plugin:
         if self._pid != os.getpid():  # plain host memory: a forked child opens its own
@@ -206,8 +185,14 @@ class Registry:
         return found
 
     def _rehearse(self, *, again: bool = False) -> None:
-        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known."""
-        waiting = [p for p in self.plugins() if p.found.distribution is not None and (again or p.is_pending)]
+        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known.
+
+        Never one that may not load: a child has all rights of the process, too.
+        """
+        wishes = self._wishes()
+        waiting = [p for p in self.plugins() if p.found.distribution is not None and p.is_pending]
+        if len(waiting) > 1 or again:
+            waiting = [p for p in waiting if p.still_trusted(wishes)]
         if len(waiting) > 1 or (waiting and again):
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only where there are several)
 
@@ -215,8 +200,10 @@ class Registry:
                 list(pool.map(lambda plugin: plugin.rehearse(again=again), waiting))
 
     def fresh(self) -> None:
-        """Forget what was found and opened, and what is known of every installed build."""
+        """Forget what was found and opened, and what is known of every installed build; try those that may load."""
         self.refresh()
+        for plugin in self.plugins():
+            plugin.forget()
         self._rehearse(again=True)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:
@@ -248,7 +235,7 @@ class Registry:
         plugins = [p for p in self.plugins() if p.found.name == name]
         if not plugins:
             raise no_such_kind(name, Term(name), sorted({p.found.name for p in self.plugins()}))
-        plugin = _owner(plugins)
+        plugin = owner_of(plugins)
         self._open(plugin, named=True)
         assert plugin.backend is not None
         return plugin.backend
@@ -258,7 +245,7 @@ class Registry:
         offering = [p for p in self.plugins() if p.offers(kind)]
         if not offering:
             return None, []
-        plugin = _owner(offering)
+        plugin = owner_of(offering)
         with suppress(BackendError, DeviceError):
             self._open(plugin, named=True)
         if plugin.backend is None:
@@ -284,7 +271,7 @@ class Registry:
         """Of several backends that offer one card the first; the others are told once."""
         kept: list[OpenDevice] = []
         for device in found:
-            twin = next((other for other in kept if _same_card(other, device)), None)
+            twin = next((other for other in kept if same_card(other, device)), None)
             if twin is None:
                 kept.append(device)
             elif (key := ("card", twin.name, device.name)) not in self._told:
@@ -321,7 +308,7 @@ class Registry:
             for device in self._named(text, term):
                 if device.name in chosen:
                     raise wrong(text, term.column, f"{device.name} stands twice in one set")
-                if twin := next((o for o in chosen.values() if _same_card(o, device)), None):
+                if twin := next((o for o in chosen.values() if same_card(o, device)), None):
                     both = f"{twin.name} and {device.name} are both the card {device.device.card}"
                     raise wrong(text, term.column, f"{both}; choose one of them")
                 chosen[device.name] = device
@@ -332,18 +319,18 @@ class Registry:
         plugins = self._owned(text, term)
         offering = [p for p in plugins if p.offers(term.kind)]
         if offering:
-            found = self._open(_owner(offering, term.owner), named=True)
+            found = self._open(owner_of(offering, term.owner), named=True)
             devices = [d for d in found if term_of(d.name).kind == term.kind]
         elif term.kind in CLASSES and any(term.kind in p.classes for p in plugins):
             return self._of_class_named(text, term, plugins)
         else:
-            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), _wheel_hint(term.kind))
-        matching = [d for d in devices if _matches(term, d)]
-        if term.id and len(cards := {self._card(d) for d in matching}) > 1:
+            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), wheel_hint(term.kind))
+        matching = [d for d in devices if matches(term, d)]
+        if term.id and len(cards := {card_of(d) for d in matching}) > 1:
             raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
         fitting = [d for d in matching if self._fits(term, d)]
         if not matching:
-            raise wrong(text, term.column, _missing(term, devices))
+            raise wrong(text, term.column, missing(term, devices))
         if not fitting:
             raise wrong(text, term.column, self._unfit(term, matching))
         first = term.tests and not term.every and term.index is None and not term.id
@@ -378,28 +365,10 @@ class Registry:
 
     def _fits(self, term: Term, opened: OpenDevice) -> bool:
         """Whether all conditions in brackets hold. No simulated device is reached by one."""
-        if not term.tests:
-            return True
-        if opened.simulated or opened.backend.name == "sim":
-            return False
-        info = self._info(opened)
-        texts = {"arch": info.arch, "vendor": info.vendor, "driver": info.driver, "class": info.device_class}
-        sizes = {"mem": info.memory.total, "free": info.memory.free}
-        return all(
-            test.holds(text=texts.get(test.key, ""), nbytes=sizes.get(test.key, 0), flags=info.flags)
-            for test in term.tests
-        )
+        return fits(term, self._info(opened))
 
     def _unfit(self, term: Term, devices: Sequence[OpenDevice]) -> str:
-        infos = [self._info(d) for d in devices]
-        listed = ", ".join(
-            f"{i.name} (arch {i.arch}, mem {i.memory.total / 2**30:.1f}GiB, {' '.join(i.flags) or 'no flags'})"
-            for i in infos
-        )
-        return f"no device fits {term}; there are: {listed}"
-
-    def _card(self, opened: OpenDevice) -> str:
-        return opened.device.card or opened.device.id or opened.name
+        return unfit(term, [self._info(d) for d in devices])
 
     # Telling
 
@@ -417,76 +386,7 @@ class Registry:
     def _info(self, opened: OpenDevice) -> DeviceInfo:
         plugin = next((p for p in self.plugins() if p.backend is opened.backend), None)
         vendor = plugin.found.manifest.vendor if plugin is not None and plugin.found.manifest else ""
-        device = opened.device
-        return DeviceInfo(
-            name=device.name,
-            id=device.id,
-            kind=term_of(device.name).kind,
-            device_class=opened.device_class,
-            backend=opened.backend.name,
-            card=device.card,
-            vendor=vendor,
-            model=device.model,
-            arch=device.target.arch,
-            driver=device.driver,
-            memory=device.memory,
-            flags=tuple(sorted(device.target.features)),
-            simulated=opened.simulated or opened.backend.name == "sim",
-            state="ok",
-        )
-
-
-def _wheel_hint(kind: str) -> str:
-    """Which wheel would bring this kind of device, and whether its hardware is here; "" where none is known."""
-    wheel = hardware.wheel_of(kind)
-    if wheel is None:
-        return ""
-    here = [card.id for found, cards in hardware.missing(()) if found.kind == kind for card in cards]
-    seen = f"this machine has {wheel.text} ({', '.join(here)}): " if here else ""
-    return f"{seen}`pip install '{wheel.install}'` brings it"
-
-
-def _same_card(one: OpenDevice, other: OpenDevice) -> bool:
-    """Whether two backends offer the same card; the parts and queues of one kind may share it."""
-    card = one.device.card
-    return bool(card) and card == other.device.card and term_of(one.name).kind != term_of(other.name).kind
-
-
-def _owner(plugins: Sequence[Plugin], asked: str = "") -> Plugin:
-    """Of several that offer one name, the one that was chosen at discovery, or that is `asked` for; else one that says
-    what is wrong.
-    """
-    named = [p for p in plugins if plain(p.found.dist) == plain(asked)] if asked else []
-    return min(named or plugins, key=lambda p: (p.found.stop is not None, p.status.code == "duplicate"))
-
-
-def _matches(term: Term, opened: OpenDevice) -> bool:
-    """A name without a part means all parts; without an index, index 0. A star reaches no simulated device."""
-    name = term_of(opened.name)
-    if term.id:
-        known = (opened.device.id, opened.device.card)
-        return not opened.simulated and any(text.lower().startswith(term.id.lower()) for text in known if text)
-    if term.tests and term.index is None and not term.variant:
-        return True  # the first that fits
-    if term.every:
-        return not opened.simulated and opened.backend.name != "sim"
-    if term.variant or name.variant:
-        return term.variant == name.variant
-    return name.index == (term.index or 0) and (term.part is None or term.part == (name.part or 0))
-
-
-def _missing(term: Term, devices: Sequence[OpenDevice]) -> str:
-    variants = ", ".join(sorted({v for d in devices if (v := term_of(d.name).variant)})) or "none"
-    if term.id:
-        cards = ", ".join(f"{d.name} ({d.device.id or d.device.card or 'without an id'})" for d in devices)
-        return f"no card of kind {term.kind} is called {term.id}...; there are: {cards or 'none'}"
-    if term.variant:
-        return f"index is a whole number without leading zero; variants of {term.kind}: {variants}"
-    if term.every:
-        return f"{term.kind} has simulated devices only, which answer to their exact name"
-    plain = [d for d in devices if not term_of(d.name).variant]
-    listed = ", ".join(f"{d.name} ({d.device.target.arch})" for d in plain)
-    return f"{len(plain)} device{'' if len(plain) == 1 else 's'} of kind {term.kind}: {listed or 'none'}"
+        return info_of(opened, vendor)
 
 
 class SimUse:
