@@ -1,7 +1,4 @@
-"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call.
-
-Of these, `jackfield_spans` is only checked in this version; times of a call come from `Plan.trace`, a run at a time.
-"""
+"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call."""
 
 from __future__ import annotations
 
@@ -43,7 +40,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Span:
-    """Device-side time of one piece of work: seconds since the call began, seconds long."""
+    """Device-side time of one piece of work, such as a kernel: name, when it started, seconds long.
+
+    start: on the clock of `time.perf_counter()`, to which the device brings its own.
+    """
 
     name: str
     start: float
@@ -67,4 +67,7 @@ def jackfield_hardware() -> list[Seen]:  # type: ignore[empty-body]
 
 @hookspec
 def jackfield_spans(device: Device) -> list[Span]:  # type: ignore[empty-body]
-    """Device-side times, for after a profiled call. Known, so that a plugin may have it; this version never asks it."""
+    """Device-side times of what this device did since it was last asked, oldest first; it may keep only the newest.
+
+    Asked when somebody wants the trace of a call that is over, never in a call.
+    """

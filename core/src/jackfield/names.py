@@ -137,12 +137,14 @@ class Names:
 
 def wrong(text: str, column: int, message: str) -> DeviceNameError:
     """The error for a device string: quotes it and marks the column (from 1)."""
-    if len(text) > _LONGEST:
-        return DeviceNameError(f"device string of {len(text)} characters, at most {_LONGEST}: {message}")
     lines = [f"{text!r}, column {column}: {message}"]
-    if text.isprintable():
+    if len(text) > _LONGEST:
+        lines = [f"device string of {len(text)} characters, at most {_LONGEST}: {message}"]
+    elif text.isprintable():
         lines += [f"  {text}", "  " + " " * (column - 1) + "^"]
-    return DeviceNameError("\n".join(lines))
+    error = DeviceNameError("\n".join(lines))
+    error.text = text
+    return error
 
 
 def parse(text: str) -> Names:
