@@ -126,7 +126,7 @@ def test_a_refused_step(policy, allocated, caplog):
 @pytest.mark.parametrize("policy", ["prefer", "auto"])
 def test_who_takes_over(policy):
     """The next of the set, then class cpu by priority, then the reference."""
-    host, other = Picky([Minimal("host:0")]), Picky([Minimal("zz:0")])
+    host, other = Picky([Minimal("host:0")]), Picky([Minimal("zz:0")], without=["add"])
     deaf = Picky([Minimal("deaf:0")], without=["softmax"])
     with jf.sim(refuse="softmax"), registered(other), registered(deaf, host, device_class="cpu"):
         assert jf.compile(outputs(), "sim+zz", policy=policy).devices == ("sim:0", "zz:0")
@@ -200,14 +200,16 @@ def test_each_accelerator_that_was_named_should_get_its_part(caplog):
     one, two = accelerator("one:0", refuse=["tanh"]), accelerator("two:0", refuse=["relu"])
     with registered(one, two):
         jf.compile(split_work("relu", "tanh"), "one+two", policy="strict")
-        assert all("was asked for" not in line for line in warnings(caplog)), "a third is more than half of a half"
+        assert all("was asked for" not in line for line in warnings(caplog)), "47% is more than half of a half"
         caplog.clear()
         jf.compile(ops.relu(jf.input("x", (4,))), "one+two", policy="strict")
-        assert warnings(caplog) == ["1 node: one:0 1; 0 copies, 0 bytes; two:0 was asked for and gets 0% of the declared work"]
+        assert warnings(caplog) == [
+            "1 node: one:0 1; 0 copies, 0 bytes; two:0 was asked for and gets 0% of the declared work"
+        ]
         caplog.clear()
         jf.compile(split_work("relu", "tanh"), "two+reference")
         (line,) = warnings(caplog)
-        assert line.endswith("; two:0 was asked for and gets 33% of the declared work")
+        assert line.endswith("; two:0 was asked for and gets 47% of the declared work")
 
 
 def test_little_less_than_half_does_not_read_as_half():
@@ -222,7 +224,7 @@ def test_how_auto_chose_is_data():
     y = split_work("relu", "tanh")
     with registered(accelerator("one:0", refuse=["relu"]), accelerator("two:0", refuse=["tanh"]), device_class="gpu"):
         data = explain(y).to_dict()
-    assert data["auto"] == {"at_least": 0.5, "shares": {"one:0": 0.3333, "two:0": 0.6667}, "chosen": ["two:0"]}
+    assert data["auto"] == {"at_least": 0.5, "shares": {"one:0": 0.4706, "two:0": 0.5294}, "chosen": ["two:0"]}
     assert explain(y, "sim").to_dict()["auto"] is None
 
 
@@ -290,7 +292,9 @@ def test_copies_are_counted_and_bounded(rounds):
             with pytest.raises(PlacementError) as caught:
                 compiled(alternating(rounds), "one+two", max_copies=count - 1)
             copies = "1 copy" if count == 1 else "5 copies"
-            assert str(caught.value).startswith(f"a call would take {copies} between devices, max_copies is {count - 1}\n")
+            assert str(caught.value).startswith(
+                f"a call would take {copies} between devices, max_copies is {count - 1}\n"
+            )
             assert "  relu: one:0 to two:0, 96 bytes" in str(caught.value)
         assert (one.counts["alloc"], two.counts["alloc"]) == before
         assert jf.compile(ops.relu(jf.input("x", (2,))), "one+two", max_copies=0).devices == ("one:0",)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pluggy
 
-from .backend import Backend, Device
+from .backend import Backend, Device, Finding, Seen, Span
 
 __all__ = [
     "Finding",
@@ -19,35 +17,6 @@ __all__ = [
 ]
 
 hookspec = pluggy.HookspecMarker("jackfield")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One extra line for doctor."""
-
-    code: str
-    text: str
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A card visible without its driver. card: bus address or UUID."""
-
-    card: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """Device-side time of one piece of work, such as a kernel: name, when it started, seconds long.
-
-    start: on the clock of `time.perf_counter()`, to which the device brings its own.
-    """
-
-    name: str
-    start: float
-    seconds: float
 
 
 @hookspec(firstresult=True)

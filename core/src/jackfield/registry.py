@@ -259,13 +259,20 @@ class Registry:
         listed = [p for p in self.plugins() if device_class in p.classes and p.found.dist != CORE]
         return sorted(listed, key=lambda p: (-p.priority, p.found.name))
 
-    def open_backend(self, name: str) -> Backend:
-        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none."""
+    def open_backend(self, name: str, *, hardware_needed: bool = True) -> Backend:
+        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none.
+
+        hardware_needed: False for one that is only asked what it takes, for which it needs no device.
+        """
         plugins = [p for p in self.plugins() if p.found.name == name]
         if not plugins:
             raise no_such_kind(name, Term(name), sorted({p.found.name for p in self.plugins()}))
         plugin = _owner(plugins)
-        self._open(plugin, named=True)
+        try:
+            self._open(plugin, named=True)
+        except Unavailable:
+            if hardware_needed or plugin.backend is None:
+                raise
         assert plugin.backend is not None
         return plugin.backend
 
@@ -378,7 +385,8 @@ class Registry:
         elif term.kind in CLASSES and any(term.kind in p.classes for p in plugins):
             return self._of_class_named(text, term, plugins, notes)
         else:
-            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), _wheel_hint(term.kind))
+            kinds = sorted({k.kind for p in plugins for k in p.kinds})
+            raise no_such_kind(text, term, kinds, _wheel_hint(term.kind), _known_wheels(kinds))
         matching = [d for d in devices if _matches(term, d)]
         if term.id and len(cards := {self._card(d) for d in matching}) > 1:
             raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
@@ -487,6 +495,11 @@ def _wheel_hint(kind: str) -> str:
     here = [card.id for found, cards in hardware.missing(()) if found.kind == kind for card in cards]
     seen = f"this machine has {wheel.text} ({', '.join(here)}): " if here else ""
     return f"{seen}`pip install '{wheel.install}'` brings it"
+
+
+def _known_wheels(kinds: Sequence[str]) -> list[str]:
+    """Kinds of device that are not among these, and how to get the wheel of each."""
+    return [f"{w.kind} (`pip install '{w.install}'`)" for w in hardware.wheels() if w.kind not in kinds]
 
 
 def _same_card(one: OpenDevice, other: OpenDevice) -> bool:

@@ -46,6 +46,7 @@ from .backend import (
     PlacedStep,
     Program,
     Reads,
+    Span,
     Spec,
     Step,
     Target,
@@ -56,7 +57,6 @@ from .backend import (
 from .dtypes import DTYPES
 from .dtypes.arrays import decoded
 from .faults import Shape
-from .hookspecs import Span
 from .op import OPS
 from .reference import StepCall, array_at, fault_error, kernels_of_all_ops
 

@@ -18,7 +18,7 @@ from jackfield.conformance.report import document, load, regressions, text
 from jackfield.conformance.results import KINDS, Result, read_expected
 from jackfield.conformance.runner import DEADLINE, Request, Runner
 from jackfield.conformance.suites import SUITES, chosen
-from jackfield.errors import AttributeValueError
+from jackfield.errors import AttributeValueError, DeviceNameError
 
 from .command import Command
 from .output import shortened, table
@@ -86,6 +86,8 @@ def conform(
         about, results = _tried(request, quiet=as_json)
     except AttributeValueError as e:  # a module that is not there: nothing was tried
         raise click.BadParameter(str(e), ctx, param_hint="--import") from e
+    except DeviceNameError as e:
+        raise click.BadParameter(str(e), ctx, param_hint="NAME") from e
     fields = document(about, wanted, seed, results, sample, level)
     if as_json:
         click.echo(text(fields), nl=False)
