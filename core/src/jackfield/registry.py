@@ -386,7 +386,7 @@ class Registry:
             return self._of_class_named(text, term, plugins, notes)
         else:
             kinds = sorted({k.kind for p in plugins for k in p.kinds})
-            raise no_such_kind(text, term, kinds, _wheel_hint(term.kind), _known_wheels(kinds))
+            raise no_such_kind(text, term, kinds, _wheel_hint(term.kind), hardware.others(kinds))
         matching = [d for d in devices if _matches(term, d)]
         if term.id and len(cards := {self._card(d) for d in matching}) > 1:
             raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
@@ -495,11 +495,6 @@ def _wheel_hint(kind: str) -> str:
     here = [card.id for found, cards in hardware.missing(()) if found.kind == kind for card in cards]
     seen = f"this machine has {wheel.text} ({', '.join(here)}): " if here else ""
     return f"{seen}`pip install '{wheel.install}'` brings it"
-
-
-def _known_wheels(kinds: Sequence[str]) -> list[str]:
-    """Kinds of device that are not among these, and how to get the wheel of each."""
-    return [f"{w.kind} (`pip install '{w.install}'`)" for w in hardware.wheels() if w.kind not in kinds]
 
 
 def _same_card(one: OpenDevice, other: OpenDevice) -> bool:
