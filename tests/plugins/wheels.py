@@ -119,16 +119,24 @@ def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False)
 
 def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
     """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
-    but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, `backend`, its name where that
-    is not the package's, and `document`, a manifest as it stands.
+    but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, `beside`, more files beside
+    the manifest, `dist`, another name of package and distribution, `backend`, its name where that is not the package's,
+    and `document`, a manifest as it stands.
     """
-    dist, info = f"jackfield_{name}", f"jackfield_{name}-1.0.dist-info"
+    dist = fields.pop("dist", f"jackfield_{name}")
+    info = f"{dist}-1.0.dist-info"
     backend = fields.pop("backend", name)
     content = {
         f"{dist}/__init__.py": text.encode(),
         **{f"{dist}/{path}": data for path, data in (files or {}).items()},
         **fields.pop("outside", {}),
-        **metadata(info, name, fields.pop("needs_core", "jackfield>=0.1,<1"), licence=fields.pop("licence", True)),
+        **{f"{info}/{path}": data for path, data in fields.pop("beside", {}).items()},
+        **metadata(
+            info,
+            dist.replace("_", "-"),
+            fields.pop("needs_core", "jackfield>=0.1,<1"),
+            licence=fields.pop("licence", True),
+        ),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": f"[jackfield.backends]\n{backend} = {dist}\n".encode(),
     }
@@ -146,7 +154,7 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
 
 def metadata(info: str, name: str, needs: str, *, licence: bool) -> dict[str, bytes]:
     """METADATA, and the licence that it names."""
-    text = f"Metadata-Version: 2.4\nName: jackfield-{name}\nVersion: 1.0\n"
+    text = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n"
     text += f"Requires-Dist: {needs}\n" if needs else ""
     if not licence:
         return {f"{info}/METADATA": text.encode()}

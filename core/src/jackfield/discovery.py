@@ -43,7 +43,8 @@ class Found:
 
     value: `module` or `module:attribute`. build: digest of the wheel's record of files.
     manifest: None when there is none that can be read; text: of it. stop: why its code will not run, or None.
-    record: lines of RECORD without what installers add.
+    record: lines of RECORD without what installers add. rival: the words to warn with where it is a duplicate that
+    nobody decided about.
     """
 
     name: str
@@ -57,6 +58,15 @@ class Found:
     distribution: Any = field(default=None, compare=False, repr=False)
     record: tuple[str, ...] = field(default=(), compare=False, repr=False)
     text: str | None = field(default=None, compare=False, repr=False)
+    rival: str = field(default="", compare=False, repr=False)
+
+    @property
+    def place(self) -> str:
+        """Path of its dist-info; "" for what no wheel brought."""
+        if self.distribution is None:
+            return ""
+        folder = getattr(self.distribution, "_folder", None) or getattr(self.distribution, "_path", None)
+        return str(folder or self.distribution.locate_file(""))
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -324,15 +334,22 @@ def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
     owners: dict[str, Found] = {}
     result = [f for f in found if f.stop]
     for one in sorted((f for f in found if not f.stop), key=rank):
-        owner = next((owners[word] for word in (one.name, *one.kinds) if word in owners), None)
-        if owner is None:
+        word = next((word for word in (one.name, *one.kinds) if word in owners), None)
+        if word is None:
             owners |= dict.fromkeys((one.name, *one.kinds), one)
             result.append(one)
         else:
+            owner = owners[word]
             error = f"{one.name}: also in {owner.dist} {owner.version}, which was chosen"
             hint = f"JACKFIELD_BACKENDS={one.name}={one.dist} chooses this one"
-            result.append(replace(one, stop=Stop("manifest", "off", "duplicate", error, hint)))
+            told = f"{word} is offered twice: {_placed(owner)} is used, {_placed(one)} is not; {hint}"
+            rival = "" if one.name in wishes.chosen else told
+            result.append(replace(one, stop=Stop("manifest", "off", "duplicate", error, hint), rival=rival))
     return result
+
+
+def _placed(found: Found) -> str:
+    return f"{found.dist} {found.version} ({found.place})"
 
 
 def _release(version: str) -> list[int]:

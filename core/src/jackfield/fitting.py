@@ -133,8 +133,14 @@ def missing(term: Term, devices: Sequence[OpenDevice]) -> str:
     if term.every:
         return f"{term.kind} has simulated devices only, which answer to their exact name"
     real = [d for d in devices if not term_of(d.name).variant]
-    listed = ", ".join(f"{d.name} ({d.device.target.arch})" for d in real)
+    listed = ", ".join(f"{d.name} ({_about(d)})" for d in real)
     return f"{len(real)} device{'' if len(real) == 1 else 's'} of kind {term.kind}: {listed or 'none'}"
+
+
+def _about(opened: OpenDevice) -> str:
+    """Model, or what code it takes, and memory where it is known."""
+    total = opened.device.memory.total
+    return (opened.device.model or opened.device.target.arch) + (f", {total / 2**30:.1f}GiB" if total else "")
 
 
 def wheel_hint(kind: str) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pluggy
@@ -25,9 +26,10 @@ from .backend import Backend, Device, Kernel, Memory, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
 from .hardware import seen_by
-from .hookspecs import Finding, Seen
+from .hookspecs import Finding, Seen, Span
 from .manifest import DeviceKind, Version, spoken, window_text
 from .names import HOST_CLASS, Term, near, parse
+from .numbering import numbered
 from .probe import (
     ALWAYS,
     NEVER,
@@ -58,7 +60,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OpenDevice:
-    """A device that can be used, with the backend that answers for it and its table of kernels."""
+    """A device that can be used, with the backend that answers for it and its table of kernels.
+
+    spans: asks the plugin for times of what the device did of late; see `hookspecs.Span`.
+    """
 
     device: Device
     backend: Backend
@@ -66,6 +71,7 @@ class OpenDevice:
     device_class: str = ""
     simulated: bool = False
     proof: Proof | None = field(default=None, compare=False, repr=False)
+    spans: Callable[[], Sequence[Span]] = field(default=tuple, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -88,7 +94,7 @@ class _Stopped(Exception):
 class Plugin:
     """One backend and how far it came.
 
-    make: for backends without a wheel, what gives the Backend; None: import the entry point.
+    make: for backends without a wheel, what gives the Backend; None: import the entry point. module: their hooks.
     told: called with each stage that runs the plugin's code, before it does.
     """
 
@@ -98,10 +104,11 @@ class Plugin:
         *,
         make: Callable[[], Backend] | None = None,
         device_class: str = "accel",
+        module: object = None,
         told: Callable[[Stage], object] | None = None,
     ) -> None:
         self.found = found
-        self.make = make
+        self.make, self.module = make, module
         self.told = told or _nobody
         self.proof: Proof | None = None
         self.backend: Backend | None = None
@@ -222,9 +229,13 @@ class Plugin:
         return deadline(self.found.manifest.probe_timeout_s if self.found.manifest else PROBE_S)
 
     def _made(self) -> Backend:
-        if self.make is not None:
-            return self._call(_open_error, self.make)
-        return self._hooked(self._imported())
+        if self.make is None:
+            return self._hooked(self._imported())
+        if self.module is not None:
+            self.hooks = pluggy.PluginManager("jackfield")
+            self.hooks.add_hookspecs(hookspecs)
+            self.hooks.register(self.module)
+        return self._call(_open_error, self.make)
 
     def still_trusted(self, wishes: Wishes) -> bool:
         """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
@@ -368,6 +379,7 @@ class Plugin:
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
             raise _disagrees(f"two devices are called {min(twice)}")
+        _number([d.device for d in opened])
         return tuple(sorted(opened, key=lambda d: _order(d.name)))
 
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
@@ -390,7 +402,8 @@ class Plugin:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
                 simulated = kind.simulated or bool(term.variant)
                 device_class = "" if simulated else kind.device_class
-                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof)
+                spans = partial(self.spans, device)
+                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof, spans)
         kinds = ", ".join(map(str, self.kinds))
         raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
 
@@ -401,11 +414,24 @@ class Plugin:
         hook = self.hooks.hook.jackfield_diagnose
         return self._asked("jackfield_diagnose", lambda: hook(backend=self.backend, deep=deep), Finding)
 
+    def claims(self) -> str:
+        """Text of the file that its manifest names, in which it says what it takes; "" without one. Runs nothing."""
+        name, dist = self.found.manifest.claims if self.found.manifest else "", self.found.distribution
+        texts = (dist.read_text(place) for place in (name, f"extra_metadata/{name}")) if name and dist else ()
+        return next((text for text in texts if text), "")
+
     def seen(self) -> list[Seen]:
         """Cards it sees without a driver."""
         if self.hooks is None:
             return []
         return self._asked("jackfield_hardware", self.hooks.hook.jackfield_hardware, Seen)
+
+    def spans(self, device: Device) -> list[Span]:
+        """What the device did of late, by its own clock."""
+        if self.hooks is None:
+            return []
+        hook = self.hooks.hook.jackfield_spans
+        return self._asked("jackfield_spans", lambda: hook(device=device), Span)
 
     def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
         try:
@@ -424,6 +450,18 @@ def term_of(device: str) -> Term:
     if more or sets or term.every or term.is_auto:
         raise DeviceNameError(f"{device!r} does not name one device")
     return term if term.variant or term.index is not None else replace(term, index=0)
+
+
+def _number(devices: Sequence[Device]) -> None:
+    """Each device gets the name that its card's place gives it; the driver's order has no say."""
+    terms = [term_of(device.name) for device in devices]
+    for device, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
+        if new != old:
+            try:
+                device.name = str(new)
+            except AttributeError:
+                text = f"{device.name} is {new} by where its card is plugged, and its name can't be set"
+                raise _disagrees(text) from None
 
 
 def _hidden(device: Device) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from . import hardware, simulated
 from .backend import Backend, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
@@ -41,6 +42,7 @@ __all__ = [
     "Selection",
     "SimUse",
     "ask",
+    "claimed",
     "devices",
     "fallbacks",
     "findings",
@@ -61,16 +63,21 @@ log = logging.getLogger("jackfield")
 CORE = "jackfield"
 REGISTERED = "<registered>"
 ACCELERATORS = ("gpu", "npu", "dsp", "accel")
+INTEGRATED = "integrated"  # feature of a card that shares the host's memory: of its class the later choice
 QUIET = ("absent", "off")  # normal states of an accelerator, worth no warning
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Devices in the order of priority. text: the selection in full. named: the user named them; False for `auto`."""
+    """Devices in the order of priority. text: the selection in full. named: the user named them; False for `auto`.
+
+    notes: what was left out, and why; for reports.
+    """
 
     devices: tuple[OpenDevice, ...]
     text: str
     named: bool
+    notes: tuple[str, ...] = ()
 
 
 class Registry:
@@ -100,6 +107,7 @@ class Registry:
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
                 self._stamp = stamp if whole else None  # what could not be read is tried again
                 self._warn_of_variables()
+                self._warn_of_duplicates()
             listed = sorted([*self._plugins, *self._registered.values()], key=lambda p: (p.found.name, p.found.dist))
             return [*listed, self._own("reference"), self._own("sim")]
 
@@ -115,6 +123,13 @@ class Registry:
                 self._told.add((text,))
                 log.warning("%s", text)
 
+    def _warn_of_duplicates(self) -> None:
+        """Two wheels of one name, of which nobody chose one: the user must know which is used."""
+        for text in (p.found.rival for p in self._plugins if p.found.rival):
+            if (text,) not in self._told:
+                self._told.add((text,))
+                log.warning("%s", text)
+
     def _wishes(self) -> Wishes:
         return Wishes.parse(setting("JACKFIELD_BACKENDS"), pins_of_user())
 
@@ -124,7 +139,9 @@ class Registry:
             self._pid = os.getpid()
         if name not in self._core:
             make: dict[str, Callable[[], Backend]] = {"reference": ReferenceBackend, "sim": self._new_sim}
-            self._core[name] = Plugin(Found(name, CORE, CORE_VERSION, "", ""), make=make[name], device_class="")
+            hooks = simulated if name == "sim" else None
+            found = Found(name, CORE, CORE_VERSION, "", "")
+            self._core[name] = Plugin(found, make=make[name], device_class="", module=hooks)
         return self._core[name]
 
     def _new_sim(self) -> SimBackend:
@@ -230,13 +247,20 @@ class Registry:
         listed = [p for p in self.plugins() if device_class in p.classes and p.found.dist != CORE]
         return sorted(listed, key=lambda p: (-p.priority, p.found.name))
 
-    def open_backend(self, name: str) -> Backend:
-        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none."""
+    def open_backend(self, name: str, *, hardware_needed: bool = True) -> Backend:
+        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none.
+
+        hardware_needed: False for one that is only asked what it takes, for which it needs no device.
+        """
         plugins = [p for p in self.plugins() if p.found.name == name]
         if not plugins:
             raise no_such_kind(name, Term(name), sorted({p.found.name for p in self.plugins()}))
         plugin = owner_of(plugins)
-        self._open(plugin, named=True)
+        try:
+            self._open(plugin, named=True)
+        except Unavailable:
+            if hardware_needed or plugin.backend is None:
+                raise
         assert plugin.backend is not None
         return plugin.backend
 
@@ -260,52 +284,77 @@ class Registry:
         host = [d for d in self._usable(self._of_class(HOST_CLASS)) if d.device_class == HOST_CLASS]
         return (*host, *self._open(self._own("reference"), named=True))
 
-    def _auto(self) -> tuple[OpenDevice, ...]:
+    def _auto(self, notes: list[str]) -> tuple[OpenDevice, ...]:
         chosen: list[OpenDevice] = []
         self._rehearse()
         for device_class in ACCELERATORS:
-            chosen += [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
-        return (*self._each_card_once(chosen), *self.fallbacks())
+            found = [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
+            chosen += sorted(found, key=lambda d: INTEGRATED in d.device.target.features)
+        return (*self._each_card_once(chosen, notes), *self.fallbacks())
 
-    def _each_card_once(self, found: Sequence[OpenDevice]) -> list[OpenDevice]:
-        """Of several backends that offer one card the first; the others are told once."""
+    def _each_card_once(self, found: Sequence[OpenDevice], notes: list[str]) -> list[OpenDevice]:
+        """Of several backends that offer one card the first; the others are told once, and each time in the notes."""
         kept: list[OpenDevice] = []
         for device in found:
             twin = next((other for other in kept if same_card(other, device)), None)
             if twin is None:
                 kept.append(device)
-            elif (key := ("card", twin.name, device.name)) not in self._told:
+                continue
+            notes.append(f"{device.name} is not used: it is the card {device.device.card}, as {twin.name} is")
+            if (key := ("card", twin.name, device.name)) not in self._told:
                 self._told.add(key)
-                log.info("%s is not used: it is the card %s, as %s is", device.name, device.device.card, twin.name)
+                log.info("%s", notes[-1])
         return kept
 
-    def select(self, selection: str | None) -> Selection:
-        """The devices a string names. Raises DeviceNameError, or the typed error of a backend that can't be used."""
+    def select(self, selection: str | None, *, partly: bool = False) -> Selection:
+        """The devices a string names. Raises DeviceNameError, or the typed error of a backend that can't be used.
+
+        partly: of a set, devices that can't be had are left out, as long as one is left.
+        """
         text = selection if selection is not None else setting("JACKFIELD_DEVICE") or "auto"
         names = parse(text)
         reasons: list[Error] = []
+        notes: list[str] = []
         for terms in names.sets:
             if terms[0].is_auto:
-                chosen, named = self._auto(), False
+                chosen, named = self._auto(notes), False
                 self._tell_slow(chosen)
             else:
+                missing: list[Error] | None = [] if partly else None
                 try:
-                    chosen, named = self._together(text, terms), True
+                    chosen, named = self._together(text, terms, notes, missing), True
                 except (DeviceNameError, BackendError, DeviceError) as e:
                     reasons.append(e)
                     continue
+                reasons += missing or ()
             for reason in reasons:
-                log.warning("passed over in %r: %s", text, str(reason).splitlines()[0])
-            return Selection(chosen, str(names), named)
+                notes.append(f"passed over in {text!r}: {str(reason).splitlines()[0]}")
+                log.warning("%s", notes[-1])
+            return Selection(chosen, str(names), named, tuple(notes))
         if len(reasons) == 1:
             raise reasons[0]
         cls = DeviceNameError if all(isinstance(r, DeviceNameError) for r in reasons) else Unavailable
-        raise cls(f"{text!r}: no set can be had\n" + "\n".join(f"- {r}" for r in reasons)) from reasons[0]
+        error = cls(f"{text!r}: no set can be had\n" + "\n".join(f"- {r}" for r in reasons))
+        if isinstance(error, DeviceNameError):
+            error.text = text
+        raise error from reasons[0]
 
-    def _together(self, text: str, terms: Sequence[Term]) -> tuple[OpenDevice, ...]:
+    def _together(
+        self, text: str, terms: Sequence[Term], notes: list[str], missing: list[Error] | None
+    ) -> tuple[OpenDevice, ...]:
+        """The devices of one set. missing: takes the errors of those that can't be had; None: they are raised."""
         chosen: dict[str, OpenDevice] = {}
         for term in terms:
-            for device in self._named(text, term):
+            try:
+                found = self._named(text, term, notes)
+            except (DeviceNameError, BackendError, DeviceError) as e:
+                if missing is None:
+                    raise
+                missing.append(e)
+                if term is terms[-1] and not chosen:  # nothing is left of it
+                    raise missing[0] from None
+                continue
+            for device in found:
                 if device.name in chosen:
                     raise wrong(text, term.column, f"{device.name} stands twice in one set")
                 if twin := next((o for o in chosen.values() if same_card(o, device)), None):
@@ -314,7 +363,7 @@ class Registry:
                 chosen[device.name] = device
         return tuple(chosen.values())
 
-    def _named(self, text: str, term: Term) -> tuple[OpenDevice, ...]:
+    def _named(self, text: str, term: Term, notes: list[str]) -> tuple[OpenDevice, ...]:
         """The devices that a term means. A kind wins over a class of the same word."""
         plugins = self._owned(text, term)
         offering = [p for p in plugins if p.offers(term.kind)]
@@ -322,9 +371,10 @@ class Registry:
             found = self._open(owner_of(offering, term.owner), named=True)
             devices = [d for d in found if term_of(d.name).kind == term.kind]
         elif term.kind in CLASSES and any(term.kind in p.classes for p in plugins):
-            return self._of_class_named(text, term, plugins)
+            return self._of_class_named(text, term, plugins, notes)
         else:
-            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), wheel_hint(term.kind))
+            kinds = sorted({k.kind for p in plugins for k in p.kinds})
+            raise no_such_kind(text, term, kinds, wheel_hint(term.kind), hardware.others(kinds))
         matching = [d for d in devices if matches(term, d)]
         if term.id and len(cards := {card_of(d) for d in matching}) > 1:
             raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
@@ -347,7 +397,9 @@ class Registry:
             raise wrong(text, term.column, f"no backend of {term.owner!r}; installed: {', '.join(owners) or 'none'}")
         return owned
 
-    def _of_class_named(self, text: str, term: Term, plugins: Sequence[Plugin]) -> tuple[OpenDevice, ...]:
+    def _of_class_named(
+        self, text: str, term: Term, plugins: Sequence[Plugin], notes: list[str]
+    ) -> tuple[OpenDevice, ...]:
         """The first device of a class by priority, or all with a star; never a simulated one."""
         there = [p for p in self._of_class(term.kind) if p in plugins]
         found = [d for d in self._usable(there) if d.device_class == term.kind]
@@ -361,7 +413,7 @@ class Registry:
         fitting = [d for d in found if self._fits(term, d)]
         if not fitting:
             raise wrong(text, term.column, self._unfit(term, found))
-        return tuple(self._each_card_once(fitting) if term.every else fitting[:1])
+        return tuple(self._each_card_once(fitting, notes) if term.every else fitting[:1])
 
     def _fits(self, term: Term, opened: OpenDevice) -> bool:
         """Whether all conditions in brackets hold. No simulated device is reached by one."""
@@ -374,7 +426,7 @@ class Registry:
 
     def devices(self) -> list[DeviceInfo]:
         """All devices that can be used, in the order `auto` takes them; then the simulated ones."""
-        listed = list(self._auto())
+        listed = list(self._auto([]))
         for plugin in self.plugins():
             if any(k.simulated for k in plugin.kinds) or plugin.found.name == "sim":
                 try:
@@ -447,6 +499,12 @@ def sim(**shape: Any) -> SimUse:
 def listed() -> list[tuple[BackendStatus, Manifest | None]]:
     """Every backend's status with its manifest, where it has one that can be read."""
     return [(p.status, p.found.manifest) for p in _registry.plugins()]
+
+
+def claimed(kind: str) -> str:
+    """The claims file of the wheel that offers a kind, as it lies beside its manifest; "" without one. Runs nothing."""
+    offering = [p for p in _registry.plugins() if p.offers(kind)]
+    return owner_of(offering).claims() if offering else ""
 
 
 def findings(*, deep: bool = False) -> list[tuple[str, Finding]]:
