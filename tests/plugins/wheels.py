@@ -116,13 +116,15 @@ def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False)
 
 def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
     """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
-    but `needs_core` and `licence` of METADATA and `outside`, more files beside the package.
+    but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, and `beside`, more of them
+    beside backend.json.
     """
     dist, info = f"jackfield_{name}", f"jackfield_{name}-1.0.dist-info"
     content = {
         f"{dist}/__init__.py": text.encode(),
         **{f"{dist}/{path}": data for path, data in (files or {}).items()},
         **fields.pop("outside", {}),
+        **{f"{info}/{path}": data for path, data in fields.pop("beside", {}).items()},
         **metadata(info, name, fields.pop("needs_core", "jackfield>=0.1,<1"), licence=fields.pop("licence", True)),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": f"[jackfield.backends]\n{name} = {dist}\n".encode(),
