@@ -149,8 +149,11 @@ def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None
     rows.append(["all", *(_total(fields, k) for k in kinds), f"{sum(seconds.values()):.1f}"])
     table(["suite", *kinds, "seconds"], rows)
     bad = [one for one in results if one.is_bad]
-    if bad:
+    told = [one for one in results if one.result == "passed" and one.reason]
+    if bad or told:
         click.echo()
+    for one in told:
+        click.echo(f"{one.id}: {one.reason}")
     for one in bad[:SHOWN]:
         click.echo(f"{one.result}: {one.id}: {one.reason}")
     if len(bad) > SHOWN:
