@@ -485,6 +485,9 @@ def _missing(term: Term, devices: Sequence[OpenDevice]) -> str:
     if term.every:
         return f"{term.kind} has simulated devices only, which answer to their exact name"
     plain = [d for d in devices if not term_of(d.name).variant]
+    if not plain and devices:
+        names = ", ".join(sorted(d.name for d in devices))
+        return f"{term.kind} has simulated devices only, which answer to their exact name: {names}"
     listed = ", ".join(f"{d.name} ({d.device.target.arch})" for d in plain)
     return f"{len(plain)} device{'' if len(plain) == 1 else 's'} of kind {term.kind}: {listed or 'none'}"
 

@@ -44,8 +44,8 @@ class Found:
 
 def found() -> Sequence[Found]:
     """All adapters. Raises: jb.Unavailable where there is none."""
-    import wgpu  # noqa: PLC0415 (a library of 9 MB: claims and refusals need none of it)
-    from wgpu.backends.wgpu_native import extras  # noqa: PLC0415
+    import wgpu
+    from wgpu.backends.wgpu_native import extras
 
     with _no_window_system():
         with suppress(RuntimeError):  # the app has used wgpu before, and chosen for itself
@@ -88,15 +88,16 @@ def card_of(info: dict[str, Any], root: Path = PCI) -> str:
     return f"pci-{places[0]}" if len(places) == 1 else ""
 
 
-def target_of(*, software: bool, limits: dict[str, int] | None = None) -> jb.Target:
-    """What decides support: the limits of an adapter, or those that every implementation of WebGPU has.
+# Of a card of the middle. A software adapter says the same: who writes its name wants to see it work, and told to be as
+# slow as it is it would be given nothing beside the CPU.
+RATES = jb.Rates(multiply_adds=1e12, nbytes=2e11, launch=5e-6, copy_nbytes=5e9, copy_launch=1e-4)
 
-    A software adapter is told to be as slow as it is, so that a plan leaves to the CPU what the CPU does better.
-    """
+
+def target_of(limits: dict[str, int] | None = None) -> jb.Target:
+    """What decides support: the limits of an adapter, or those that every implementation of WebGPU has."""
     known = limits or {}
-    rates = jb.Rates(2e9, 2e9, 3e-5, 2e9, 2e-4) if software else jb.Rates(1e12, 1e11, 5e-6, 5e9, 1e-4)
     bounds = jb.Limits(
         max_buffer=known.get("max-buffer-size", 1 << 28) // 4 * 4,
         max_operand=known.get("max-storage-buffer-binding-size", 1 << 27) - 512,  # a window starts at a boundary before
     )
-    return jb.Target("wgpu", ARCH, frozenset({"zeroed"}), bounds, rates)
+    return jb.Target("wgpu", ARCH, frozenset({"zeroed"}), bounds, RATES)

@@ -10,7 +10,7 @@ from .adapters import found, target_of
 from .device import WgpuDevice
 from .kernels import ENTRIES
 
-LEAST = target_of(software=True)  # what every implementation of WebGPU has
+LEAST = target_of()  # what every implementation of WebGPU has
 
 
 class WgpuBackend(jb.Backend):
@@ -43,7 +43,9 @@ class WgpuBackend(jb.Backend):
     def reads(self, step: jb.Step, target: jb.Target) -> tuple[jb.Reads, ...]:
         """Any strides; blocks lie one behind the other in their rows, but for copies, which don't look into them."""
         copies = step.op in ("contiguous", "concatenate", "write")
-        return tuple("rows" if spec is not None and spec.dtype.is_block and not copies else "any" for spec in step.operands)
+        return tuple(
+            "rows" if spec is not None and spec.dtype.is_block and not copies else "any" for spec in step.operands
+        )
 
     def cost(self, step: jb.Step, target: jb.Target) -> float | None:
         cost = ENTRIES[step.op].cost

@@ -32,14 +32,17 @@ class WgpuDevice(jb.Device):
         limits = dict(found.adapter.limits)
         self.name = found.name
         self.adapter = found.adapter
-        self.target = target_of(software=found.is_software, limits=limits)
+        self.target = target_of(limits)
         self.model, self.driver = info["device"], f"{info['backend_type']}: {info['description']}"
         self.card = "" if found.is_software else card_of(info)
-        self.boundary = max(256, limits["min-storage-buffer-offset-alignment"], limits["min-uniform-buffer-offset-alignment"])
+        self.boundary = max(
+            256, limits["min-storage-buffer-offset-alignment"], limits["min-uniform-buffer-offset-alignment"]
+        )
         self.widest = limits["max-storage-buffer-binding-size"]
         self._limits = limits
         self._lock = threading.RLock()
         self._pending = 0  # bytes written or freed since somebody waited
+        self._reading = False
         self._pid = os.getpid()
 
     @cached_property
@@ -109,13 +112,16 @@ class WgpuDevice(jb.Device):
             self._tidy(buffer.size)
 
     def _tidy(self, nbytes: int) -> None:
+        """Not in the middle of a read: the collector may free a Session there."""
         self._pending += nbytes
-        if self._pending > MOST_PENDING:
+        if self._pending > MOST_PENDING and not self._reading:
             self.synchronize()
 
     def _gpu_of(self, buffer: jb.Buffer) -> Any:
         if not isinstance(buffer, Block) or buffer.owner is not self:
-            raise jb.DeviceError(f"{self.name}: a {type(buffer).__name__} that is no buffer of this device was used here")
+            raise jb.DeviceError(
+                f"{self.name}: a {type(buffer).__name__} that is no buffer of this device was used here"
+            )
         if buffer.gpu is None:
             raise jb.DeviceError(f"{self.name}: a buffer of {buffer.nbytes} bytes was freed before")
         return buffer.gpu
@@ -146,12 +152,14 @@ class WgpuDevice(jb.Device):
         """These bytes of a GPUBuffer, after all queued work."""
         first, nbytes = words_around(offset, out.nbytes)
         with self.queue():
-            shown = self._readback.read(source, first, nbytes)
+            self._reading = True
             try:
+                shown = self._readback.read(source, first, nbytes)
                 out.cast("B")[:] = shown[offset - first : offset - first + out.nbytes]
-            finally:
                 del shown
                 self._readback.done()
+            finally:
+                self._reading = False
             self._pending = 0
 
     # Work
@@ -162,9 +170,7 @@ class WgpuDevice(jb.Device):
                 for place in (*placed.operands, placed.result):
                     if place is not None:
                         self._gpu_of(place.buffer)
-            starts = [
-                (placed.step.op, one) for group in run for placed in group.steps for one in dispatches(placed)
-            ]
+            starts = [(placed.step.op, one) for group in run for placed in group.steps for one in dispatches(placed)]
             return WgpuProgram(self, starts)
 
     def synchronize(self) -> None:
@@ -174,6 +180,6 @@ class WgpuDevice(jb.Device):
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    import wgpu  # noqa: PLC0415 (as in adapters)
+    import wgpu
 
     return (wgpu.GPUError,)

@@ -46,7 +46,7 @@ def four(shape: tuple[int, ...]) -> Extents:
 
 
 def strides(spec: jb.Spec, width: int | None = None) -> Extents:
-    """Strides of four axes in elements (bytes for blocks, or in units of `width` bytes); 0 where an axis is missing or 1."""
+    """Strides of four axes in elements (bytes for blocks), or in units of `width` bytes; 0 for an axis of extent 1."""
     unit = width or WIDTHS.get(spec.dtype.name, 1)
     found = [0 if n == 1 else s // unit for n, s in zip(spec.units, spec.byte_strides, strict=True)]
     return (*(0,) * (4 - len(found)), *found)  # type: ignore[return-value]
@@ -54,9 +54,7 @@ def strides(spec: jb.Spec, width: int | None = None) -> Extents:
 
 def spread(spec: jb.Spec, shape: Extents) -> Extents:
     """Strides under numpy's broadcasting to this shape."""
-    return tuple(
-        0 if n == 1 < m else s for n, m, s in zip(four(spec.shape), shape, strides(spec), strict=True)
-    )  # type: ignore[return-value]
+    return tuple(0 if n == 1 < m else s for n, m, s in zip(four(spec.shape), shape, strides(spec), strict=True))  # type: ignore[return-value]
 
 
 def rows_of(shape: tuple[int, ...]) -> int:

@@ -53,7 +53,7 @@ class Readback:
         encoder.copy_buffer_to_buffer(buffer, offset, staging, 0, nbytes)
         self.gpu.queue.submit([encoder.finish()])
         staging.map_sync("READ", 0, nbytes)
-        return staging.read_mapped(0, nbytes, copy=False)  # type: ignore[no-any-return]
+        return staging.read_mapped(0, nbytes, copy=False)
 
     def done(self) -> None:
         self.staging.unmap()

@@ -43,6 +43,8 @@ class Pipelines:
         kinds += ["read-only-storage"] * shader.table + ["storage"] * shader.faulty
         key = tuple(kinds)
         if key not in self._layouts:
-            entries = [{"binding": i, "visibility": "COMPUTE", "buffer": {"type": kind}} for i, kind in enumerate(kinds)]
+            entries = [
+                {"binding": i, "visibility": "COMPUTE", "buffer": {"type": kind}} for i, kind in enumerate(kinds)
+            ]
             self._layouts[key] = self.gpu.create_bind_group_layout(entries=entries)
         return self._layouts[key]

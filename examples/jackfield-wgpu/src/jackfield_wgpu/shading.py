@@ -72,7 +72,7 @@ def _text(stem: str) -> str:
 
 
 def _accessors(tensor: Tensor, access: Access) -> str:
-    words = dict(n=tensor.name, load=_load(tensor.slot, access), b=f"b{tensor.slot}")
+    words = {"n": tensor.name, "load": _load(tensor.slot, access), "b": f"b{tensor.slot}"}
     text = _READS[tensor.unit]
     if tensor.name == "out":
         text += _WHOLE_WRITES[access] if WIDTHS.get(tensor.unit, 1) >= 4 else _PART_WRITES

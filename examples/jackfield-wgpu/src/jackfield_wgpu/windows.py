@@ -1,7 +1,7 @@
 """Which part of which buffer each binding shows.
 
-WebGPU lets a shader see a buffer through windows of limited size, and write to a buffer only where every window on it is
-open for writing. So tensors of one buffer share a window where it is wide enough; the arena of a plan mostly is one.
+WebGPU lets a shader see a buffer through windows of limited size, and write to a buffer only where every window on it
+is open for writing. So tensors of one buffer share a window where it is wide enough; the arena of a plan mostly is one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Windows:
     bases: dict[str, int] = field(default_factory=dict)
 
 
-def windows(
-    places: Mapping[str, jb.Place], units: Mapping[str, str], alignment: int, most: int
-) -> Windows:
+def windows(places: Mapping[str, jb.Place], units: Mapping[str, str], alignment: int, most: int) -> Windows:
     """The windows on these tensors; "out" is written. alignment: of a window's start. most: its bytes."""
     found = Windows()
     slots: dict[str, int] = {}

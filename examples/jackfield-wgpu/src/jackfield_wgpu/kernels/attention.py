@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import jackfield.backend as jb
 
 from ..dispatch import LANES, Dispatch, four, strides
 from ..shading import Number, Shader
-from .entry import F32, FLOATS, I32, Entry, place_of
+from .entry import F32, FLOATS, I32, Entry, attrs_of, place_of
 from .norms import slopes
 
 OPERANDS = ("kv_len", "kv_rows")  # that may hold a bad index
@@ -30,7 +29,7 @@ SINK = """if (n > 0u) {
 
 
 def attention(placed: jb.PlacedStep) -> Iterator[Dispatch]:
-    attrs: Any = placed.step.attrs
+    attrs = attrs_of(placed.step)
     q, k, v = (place_of(placed, i) for i in range(3))
     mask, sinks, kv_rows, kv_len = placed.operands[3:]
     (streams, heads, tokens, key_size), (_, shared, rows, _) = four(q.spec.shape), four(k.spec.shape)
@@ -123,9 +122,7 @@ ENTRIES = {
                 "kv_len": I32,
             },
             F32,
-            frozenset(
-                {"scale", "causal", "window", "max_bias", "logit_softcap", "kv_limit", "precision"}
-            ),
+            frozenset({"scale", "causal", "window", "max_bias", "logit_softcap", "kv_limit", "precision"}),
         ),
         attention,
         _small,

@@ -8,7 +8,7 @@ import jackfield.backend as jb
 
 from ..dispatch import Dispatch, Extents, each, four, strides
 from ..shading import WIDTHS, Number, Shader
-from .entry import BLOCKS, FLOATS, I32, Entry, place_of
+from .entry import BLOCKS, FLOATS, I32, Entry, attrs_of, place_of
 
 EVERY = frozenset(jb.DTYPES)
 UNITS = {4: "i32", 2: "i16", 1: "u8"}  # by bytes: as what a copy reads any dtype
@@ -44,7 +44,7 @@ def contiguous(placed: jb.PlacedStep) -> Iterator[Dispatch]:
 
 def concatenate(placed: jb.PlacedStep) -> Iterator[Dispatch]:
     a, b, out = place_of(placed, 0), place_of(placed, 1), placed.result
-    axis = int(placed.step.attrs["axis"]) % a.spec.rank  # type: ignore[call-overload]
+    axis = attrs_of(placed.step)["axis"] % a.spec.rank
     behind = a.spec.units[axis] * out.spec.byte_strides[axis]
     yield from copied(a, out, four(a.spec.units))
     yield from copied(b, out, four(b.spec.units), behind)
@@ -88,8 +88,7 @@ def cast(placed: jb.PlacedStep) -> Iterator[Dispatch]:
 def write(placed: jb.PlacedStep) -> Iterator[Dispatch]:
     target, x, out = place_of(placed, 0), place_of(placed, 1), placed.result
     yield from kept(target, out)
-    start = placed.step.attrs["start"]
-    assert isinstance(start, tuple)
+    start = attrs_of(placed.step)["start"]
     block = out.spec.dtype.block
     first = [*start[:-1], start[-1] // block] if start else []
     at = sum(n * s for n, s in zip(first, out.spec.byte_strides, strict=True))
@@ -113,7 +112,7 @@ def convertible(old: str, new: str) -> bool:
         return old in FLOATS
     if old == "i32":
         return new in ("f32", "f16")
-    return new in FLOATS and old in FLOATS or new == "f32" and old in BLOCKS
+    return (new in FLOATS and old in FLOATS) or (new == "f32" and old in BLOCKS)
 
 
 def _pair(step: jb.Step) -> jb.Reason | None:

@@ -8,7 +8,7 @@ import jackfield.backend as jb
 
 from ..dispatch import Dispatch, each, four, spread, strides
 from ..shading import Number, Shader
-from .entry import FLOATS, Entry, place_of
+from .entry import FLOATS, Entry, attrs_of, place_of
 
 UNARY = {
     "square": "x * x",
@@ -28,7 +28,7 @@ ATTRIBUTES = {"clip": frozenset({"min", "max"}), "scale": frozenset({"scale", "b
 
 def unary(placed: jb.PlacedStep) -> Iterator[Dispatch]:
     step, x = placed.step, place_of(placed, 0)
-    attributes: dict[str, Number] = {name: float(step.attrs[name]) for name in ATTRIBUTES.get(step.op, ())}
+    attributes: dict[str, Number] = {name: float(attrs_of(step)[name]) for name in ATTRIBUTES.get(step.op, ())}
     size, shape = step.result.size, four(step.result.shape)
     numbers = {"size": size, "shape": shape, "x_strides": strides(x.spec), **attributes}
     shader = Shader("unary", (("value", UNARY[step.op]),))

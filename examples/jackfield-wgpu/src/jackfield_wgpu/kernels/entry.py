@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jackfield.backend as jb
 
@@ -20,14 +21,18 @@ BLOCKS = frozenset({"q8_0", "q4_0", "q4_1"})
 class Entry:
     """kernel: what the core may offer. starts: its dispatches, none for an empty result.
 
-    why_not: further limits. dense: operands that are read without strides. cost: seconds, where the declared work of the
-    op is not what its kernel does.
+    why_not: further limits. cost: seconds, where the declared work of the op is not what its kernel does.
     """
 
     kernel: jb.Kernel
     starts: Callable[[jb.PlacedStep], Iterable[Dispatch]]
     why_not: Callable[[jb.Step], jb.Reason | None] = lambda _: None
     cost: Callable[[jb.Step, jb.Rates], float] | None = None
+
+
+def attrs_of(step: jb.Step) -> Any:
+    """Its attributes, whose types are the op's."""
+    return step.attrs
 
 
 def place_of(placed: jb.PlacedStep, operand: int) -> jb.Place:

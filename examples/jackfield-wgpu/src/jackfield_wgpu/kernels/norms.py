@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dispatch import Dispatch, four, rows_of, strides
 from ..shading import Number, Shader
-from .entry import F32, FLOATS, Entry, place_of
+from .entry import F32, FLOATS, Entry, attrs_of, place_of
 
 # The length that a row is divided by; where it was made small, so is eps.
 LENGTHS = {
@@ -32,7 +32,7 @@ def norm(placed: jb.PlacedStep) -> Iterator[Dispatch]:
         "rows": (*four(x.spec.shape)[:3], 1),
         "x_strides": strides(x.spec),
         "count": x.spec.shape[-1],
-        "eps": float(step.attrs["eps"]),
+        "eps": float(attrs_of(step)["eps"]),
     }
     yield Dispatch(Shader("norm", words), {"x": x}, placed.result, numbers, rows_of(x.spec.shape))
 
@@ -54,7 +54,7 @@ def softmax(placed: jb.PlacedStep) -> Iterator[Dispatch]:
     numbers: dict[str, Number] = {
         "shape": shape,
         "x_strides": strides(x.spec),
-        "scale": float(step.attrs["scale"]),
+        "scale": float(attrs_of(step)["scale"]),
     }
     reads = {"x": x}
     if mask is not None:

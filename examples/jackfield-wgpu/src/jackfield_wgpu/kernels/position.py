@@ -11,14 +11,14 @@ import numpy as np
 
 from ..dispatch import Dispatch, each, four, strides
 from ..shading import Number, Shader
-from .entry import F32, I32, Entry, place_of
+from .entry import F32, I32, Entry, attrs_of, place_of
 
 MODES = ("normal", "neox")
 HALVES = frozenset({"f32", "f16"})
 
 
 def rope(placed: jb.PlacedStep) -> Iterator[Dispatch]:
-    attrs: Any = placed.step.attrs
+    attrs = attrs_of(placed.step)
     x, positions = place_of(placed, 0), place_of(placed, 1)
     factors = placed.operands[2]
     shape = four(x.spec.shape)
@@ -78,7 +78,5 @@ ATTRIBUTES = frozenset(
     | {"beta_fast", "beta_slow", "original_context"}
 )
 ENTRIES = {
-    "rope": Entry(
-        jb.Kernel({"x": HALVES, "positions": I32, "frequency_factors": F32}, HALVES, ATTRIBUTES), rope, _mode
-    )
+    "rope": Entry(jb.Kernel({"x": HALVES, "positions": I32, "frequency_factors": F32}, HALVES, ATTRIBUTES), rope, _mode)
 }

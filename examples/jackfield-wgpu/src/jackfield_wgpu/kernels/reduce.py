@@ -9,7 +9,7 @@ import jackfield.backend as jb
 
 from ..dispatch import Dispatch, Extents, each, four, rows_of, strides
 from ..shading import Number, Shader
-from .entry import F32, FLOATS, I32, Entry, place_of
+from .entry import F32, FLOATS, I32, Entry, attrs_of, place_of
 
 MOST_SORTED = 1 << 16  # columns: every element looks at every other one of its row
 
@@ -55,7 +55,7 @@ def argsort(placed: jb.PlacedStep) -> Iterator[Dispatch]:
         "rows": (*four(x.spec.shape)[:3], 1),
         "x_strides": strides(x.spec),
         "count": count,
-        "kept": int(step.attrs["k"]) if step.op == "top_k" else count,
+        "kept": attrs_of(step)["k"] if step.op == "top_k" else count,
     }
     yield Dispatch(Shader("argsort", (("key", key),)), {"x": x}, placed.result, numbers, each(x.spec.size))
 

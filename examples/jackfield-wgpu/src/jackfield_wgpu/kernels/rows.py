@@ -15,7 +15,7 @@ from .entry import BLOCKS, F32, FLOATS, I32, ROWS, Entry, place_of
 def _rows(spec: jb.Spec) -> tuple[Extents, Extents]:
     """Shape and strides of row numbers with the axes of a table: two of batches, the numbers, 1."""
     shape, found = four(spec.shape), strides(spec)
-    return (*shape[1:], 1), (*found[1:], 0)  # type: ignore[return-value]
+    return (*shape[1:], 1), (*found[1:], 0)
 
 
 def take_rows(placed: jb.PlacedStep) -> Iterator[Dispatch]:
