@@ -22,8 +22,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict over core, llm and the plugins' Python."""
+    """mypy --strict over core, llm, the plugins' Python and the example."""
     session.run("uv", "run", "mypy", *PYTHON, external=True)
+    session.run("uv", "run", "mypy", "--config-file", "examples/jackfield-wgpu/pyproject.toml", external=True)
 
 
 @nox.session

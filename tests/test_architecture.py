@@ -114,7 +114,9 @@ def imports_of(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("plugin", sorted((ROOT / "plugins").glob("*/src")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize(
+    "plugin", sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/*/src")]), ids=lambda p: p.parent.name
+)
 def test_plugins_know_only_the_contract(plugin):
     for path in plugin.rglob("*.py*"):
         if path.suffix in (".py", ".pyi"):

@@ -298,7 +298,10 @@ class Program(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Execute with one native call that releases the GIL; on an asynchronous device, enqueue."""
+        """Execute with one native call that releases the GIL; on an asynchronous device, enqueue.
+
+        A driver that takes a recorded run only once is told it anew each time, without waiting or allocating.
+        """
 
     def check(self) -> None:
         """Raise what kernels found in data (BadIndex and kin) since the last check. Called at read and synchronize."""

@@ -133,6 +133,9 @@ def missing(term: Term, devices: Sequence[OpenDevice]) -> str:
     if term.every:
         return f"{term.kind} has simulated devices only, which answer to their exact name"
     real = [d for d in devices if not term_of(d.name).variant]
+    if not real and devices:
+        names = ", ".join(sorted(d.name for d in devices))
+        return f"{term.kind} has simulated devices only, which answer to their exact name: {names}"
     listed = ", ".join(f"{d.name} ({_about(d)})" for d in real)
     return f"{len(real)} device{'' if len(real) == 1 else 's'} of kind {term.kind}: {listed or 'none'}"
 
