@@ -22,8 +22,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict over core, llm and the plugins' Python."""
+    """mypy --strict over core, llm, the plugins' Python and the example."""
     session.run("uv", "run", "mypy", *PYTHON, external=True)
+    session.run("uv", "run", "mypy", "--config-file", "examples/jackfield-wgpu/pyproject.toml", external=True)
 
 
 @nox.session
@@ -40,9 +41,8 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """A wheel of each dist under dist/."""
-    for folder in ("core", "plugins/cpu", "llm"):
-        session.run("uv", "build", "--wheel", "--out-dir", "dist", folder, external=True)
+    """A wheel of each dist under dist/, looked at; another folder may be given."""
+    session.run("uv", "run", "--group", "wheels", "python", ".ci/wheels.py", *session.posargs, external=True)
 
 
 @nox.session

@@ -24,23 +24,26 @@ class Environment:
         (self.site / "_parent.pth").write_text(f"import site; site.addsitedir({parent!r})\n")
         self.cache = folder / "cache"
 
-    def install(self, *wheels: Path) -> None:
+    def install(self, *wheels: Path, into: Path | None = None) -> None:
+        """into: a folder that is not the environment's own."""
         uv = shutil.which("uv")
         if uv:
             words = [uv, "pip", "install", "-q", "--offline", "--no-deps", "--reinstall", "--python", self.python]
         else:
             words = [sys.executable, "-m", "pip", "--python", self.python, "install", "-q", "--no-index", "--no-deps"]
-        subprocess.run([*words, *wheels], check=True, capture_output=True)
+        target = [] if into is None else ["--target", into]
+        subprocess.run([*words, *target, *wheels], check=True, capture_output=True)
 
-    def start(self, code: str, **settings: str) -> subprocess.Popen[str]:
+    def start(self, code: str, *options: str, **settings: str) -> subprocess.Popen[str]:
+        """options: of the interpreter. settings: of the environment."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith("JACKFIELD_")}
         given = {**plain, "JACKFIELD_CACHE": str(self.cache), **settings}
-        words = [self.python, "-c", code]
+        words = [self.python, *options, "-c", code]
         return subprocess.Popen(words, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(self, code: str, **settings: str) -> tuple[int, str, str]:
+    def run(self, code: str, *options: str, **settings: str) -> tuple[int, str, str]:
         """Exit code, stdout, stderr of a host."""
-        host = self.start(code, **settings)
+        host = self.start(code, *options, **settings)
         out, err = host.communicate()
         return host.returncode, out, err
 

@@ -11,7 +11,7 @@ __all__ = ["absent", "is_required", "opens"]
 
 
 def is_required(what: str) -> bool:
-    """JACKFIELD_REQUIRE holds this very word: a list of cpu, model, vocab, qemu and aarch64, by commas or spaces."""
+    """JACKFIELD_REQUIRE holds this very word; a list of cpu, model, vocab, qemu, wgpu, aarch64, by commas or spaces."""
     return what in os.environ.get("JACKFIELD_REQUIRE", "").replace(",", " ").split()
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jackfield.cli.new_backend import filled
+
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "core/src/jackfield"
 
@@ -21,10 +23,10 @@ RUNGS = (
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",
-    "names variables manifest hardware trust stages probe",
-    "discovery loading rehearsal registry",
+    "names numbering variables manifest hardware trust pins stages probe",
+    "discovery loading rehearsal fitting registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
-    "report heap hosting crew upload store binding checks",
+    "telling report timeline heap hosting crew upload store binding checks",
     "plan session",
     "explain trace",
     "conformance feeds diff profile",
@@ -99,8 +101,12 @@ def test_no_import_gets_round_the_ladder(path):
 
 
 def imported(path: Path) -> set[str]:
+    return imports_of(path.read_text())
+
+
+def imports_of(source: str) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and not node.level:
             found.add(node.module or "")
         elif isinstance(node, ast.Import):
@@ -108,12 +114,25 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("plugin", sorted((ROOT / "plugins").glob("*/src")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize(
+    "plugin", sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/*/src")]), ids=lambda p: p.parent.name
+)
 def test_plugins_know_only_the_contract(plugin):
     for path in plugin.rglob("*.py*"):
         if path.suffix in (".py", ".pyi"):
             ours = {i for i in imported(path) if i.split(".")[0] == "jackfield"}
             assert ours <= PLUGIN_MAY_IMPORT, f"{path.name} imports {ours - PLUGIN_MAY_IMPORT}"
+
+
+@pytest.mark.parametrize("kind", ["pure", "native"])
+def test_templates_of_plugins_know_only_the_contract(kind):
+    seen = 0
+    for name, text in filled("acme", kind).items():
+        if name.startswith("src/") and name.endswith((".py", ".pyi")):
+            ours = {i for i in imports_of(text) if i.split(".")[0] == "jackfield"}
+            assert ours <= PLUGIN_MAY_IMPORT, f"{name} imports {ours - PLUGIN_MAY_IMPORT}"
+            seen += len(ours)
+    assert seen
 
 
 def test_llm_knows_only_the_public_names():

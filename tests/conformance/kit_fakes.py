@@ -1,7 +1,8 @@
 """Backends and suites with planted behaviour, for tests of the kit: imported by the test and by each worker.
 
 Devices: `refuser` takes nothing; `silent` refuses without a word.
-Suites: `twenty` dies in case 5 and hangs in case 9; `seven` has one case of each result; `stuck` hangs at once.
+Suites: `twenty` dies in case 5 and hangs in case 9; `seven` has one case of each result; `stuck` hangs at once; `told`
+passes and has something to tell.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import jackfield as jf
 from jackfield.backend import Reason
 from jackfield.conformance.suites import SUITES
-from jackfield.conformance.trials import Refused, Trial
+from jackfield.conformance.trials import Refused, Trial, Verdict
 from jackfield.reference import ReferenceBackend, ReferenceDevice
 
 
@@ -95,7 +96,11 @@ def deadly(seed):
         yield Trial(f"deadly/{number}", die)
 
 
-SUITES.update(twenty=twenty, seven=seven, stuck=stuck, deadly=deadly)
+def told(seed):
+    yield Trial("told/1", lambda subject: Verdict((), note="3 us a call, 1.02 of the stored run"))
+
+
+SUITES.update(twenty=twenty, seven=seven, stuck=stuck, deadly=deadly, told=told)
 if "KIT_FAKES_WORKER" in os.environ:
     for backend in (Refuser, Silent):
         jf.register_backend(backend)

@@ -45,7 +45,7 @@ def fakes(monkeypatch):
     monkeypatch.delenv("KIT_FAKES_WORKER")
     import kit_fakes
 
-    SUITES.update({name: getattr(kit_fakes, name) for name in ("twenty", "seven", "stuck", "deadly")})
+    SUITES.update({name: getattr(kit_fakes, name) for name in ("twenty", "seven", "stuck", "deadly", "told")})
     monkeypatch.setenv("KIT_FAKES_WORKER", "1")
     yield ("kit_fakes",)
     SUITES.clear()
@@ -535,6 +535,14 @@ def test_the_command_prints_a_table_or_the_report(tmp_path):
     assert fields["seed"] == 3
 
 
+def test_what_a_passed_case_has_to_tell_is_printed_and_kept(fakes, tmp_path):
+    done = conform("sim", "-s", "told", "--import", "kit_fakes", "--report", tmp_path / "r.json")
+    assert done.exit_code == 0
+    assert "\ntold/1: 3 us a call, 1.02 of the stored run\n" in done.output
+    (case,) = report.load(tmp_path / "r.json")["cases"]
+    assert (case["result"], case["reason"]) == ("passed", "3 us a call, 1.02 of the stored run")
+
+
 def test_a_report_is_whole_or_not_there(tmp_path, monkeypatch):
     path = tmp_path / "r.json"
     path.write_text("the one before")
@@ -700,7 +708,7 @@ def test_what_a_sample_left_out_is_not_worse():
 
 def test_suites_are_chosen_by_name():
     assert chosen(["views", "ops"]) == ("ops", "views")
-    assert chosen([]) == DEFAULT == tuple(n for n in SUITES if n != "coverage")
+    assert chosen([]) == DEFAULT == tuple(n for n in SUITES if n not in ("coverage", "overhead"))
     assert chosen(["all"]) == tuple(SUITES)
 
 

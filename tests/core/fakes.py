@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from jackfield.backend import (
     Link,
     Memory,
     OutOfMemory,
+    Packing,
     Place,
+    PlacedStep,
     Program,
     Rates,
     Step,
@@ -246,6 +249,54 @@ class Picky(Backend):
         how = "any" if step.op == "contiguous" else self.how
         changed = OPS[step.op].targets
         return tuple(self.targets if i in changed else how for i in range(len(step.operands)))
+
+
+class Packer(Picky):
+    """Packs matrices of linear by turning every byte round; take_rows reads them so as well, when asked to."""
+
+    layouts = frozenset({"turned"})
+    both = True
+
+    def kernels(self):
+        table = dict(super().kernels())
+        for op in ("linear", "take_rows") if self.both else ("linear",):
+            operand = "weight" if op == "linear" else "x"
+            operand = (
+                operand if operand in table[op].operands else next(iter([n for n in table[op].operands if n == "w"]))
+            )
+            kernel = table[op]
+            table[op] = type(kernel)(kernel.operands, kernel.results, kernel.attributes, {operand: self.layouts})
+        return table
+
+    def pack(self, constant, users, target):
+        known = {"linear", "take_rows"} if self.both else {"linear"}
+        if constant.rank != 2 or {step.op for step in users} - known:
+            return None
+
+        def turn(source, result):
+            np.frombuffer(result, np.uint8)[:] = ~np.frombuffer(source, np.uint8)
+
+        return Packing("turned", constant.nbytes, turn, turn)
+
+
+class Unpacker(Minimal):
+    """Turns packed constants back at compile, so that plain bodies can run."""
+
+    def compile(self, run, scratch):
+        def plain(place):
+            if place is None or place.spec.layout != "turned":
+                return place
+            buffer = type(place.buffer)(place.spec.nbytes)
+            part = place.buffer.bytes[place.offset : place.offset + place.spec.nbytes]
+            buffer.bytes[:] = ~part
+            return replace(place, buffer=buffer, offset=0, spec=replace(place.spec, layout=""))
+
+        self.packed = [p for g in run for s in g.steps for p in s.operands if p is not None and p.spec.layout]
+        groups = [
+            Group(tuple(PlacedStep(s.step, tuple(plain(p) for p in s.operands), s.result) for s in g.steps))
+            for g in run
+        ]
+        return super().compile(groups, scratch)
 
 
 def opened(*backends: Backend) -> list[OpenDevice]:

@@ -17,6 +17,7 @@ from fakes import Minimal, Picky, registered
 
 import jackfield as jf
 from jackfield import registry
+from jackfield.cli import output
 from jackfield.cli.app import app
 from jackfield.cli.output import nbytes, shortened
 
@@ -357,3 +358,28 @@ def test_texts():
         "1.5 MiB",
         "5.0 TiB",
     ]
+
+
+def test_private_names_are_left_out(monkeypatch):
+    """The user's and the machine's, in paths and addresses; a word of a sentence may be another one."""
+    monkeypatch.setenv("HOME", "/home/somebody7")
+    monkeypatch.setattr(output.getpass, "getuser", lambda: "somebody7")
+    monkeypatch.setattr(output.platform, "node", lambda: "box-12.example.org")
+    output._names.cache_clear()
+    try:
+        for text, plain in (
+            ("/home/somebody7/x and /home/somebody77/y", "~/x and /home/somebody77/y"),
+            ("in '/data/somebody7/lib.so'", "in '/data/<user>/lib.so'"),
+            ("/tmp/pytest-of-somebody7/a", "/tmp/pytest-of-<user>/a"),
+            (r"C:\Users\somebody7\x", r"C:\Users\<user>\x"),
+            ("somebody7@box-12: refused", "<user>@<host>: refused"),
+            ("//box-12/share", "//<host>/share"),
+            ("somebody7: no driver", "somebody7: no driver"),
+            ("https://example.com/somebody7/issues", "https://example.com/somebody7/issues"),
+            ("file:///home/somebody7/x", "file://~/x"),
+            ("/srv/home/somebody7/x", "/srv/home/<user>/x"),
+        ):
+            assert shortened(text) == plain
+    finally:
+        monkeypatch.undo()
+        output._names.cache_clear()

@@ -14,10 +14,12 @@ import jackfield as jf
 from jackfield import ops
 from jackfield.backend import Rates
 from jackfield.explain import explain
-from jackfield.report import duration, report_of, size
+from jackfield.report import report_of
+from jackfield.telling import duration, size
 
 TEXT = """\
 one+reference, policy prefer: 3 nodes: one:0 2 (56% of the work), reference:0 1 (44% of the work); 2 copies, 192 bytes
+warned: 3 nodes: one:0 2, reference:0 1 (softmax: not today); 2 copies, 192 bytes
 note: pin 'nothing' matches nothing
 run 0 on one:0, 2 steps
   copy.0: inserted
@@ -29,6 +31,7 @@ run 1 on reference:0, 1 step
     copied in: add from one:0, 96 bytes
 run 2 on one:0, 1 step
   multiply.0 -> f32[6, 4]
+    pinned by 'multiply.0'
     copied in: softmax from reference:0, 96 bytes
 copy inserted before add.0 on one:0: transpose, 96 bytes; add reads its operand 0 dense
 constant c on one:0 with add.0, not on reference:0: cheaper on one:0: 0.2 us there, 30.2 us here
@@ -74,6 +77,7 @@ def test_the_data():
         "out": "f32[6, 4]",
         "device": "reference:0",
         "wanted": "one:0",
+        "pinned": None,
         "candidates": [
             {
                 "device": "one:0",
@@ -97,6 +101,7 @@ def test_the_data():
             "bytes": 16,
             "step": "add.0",
             "lived_there": False,
+            "pinned": None,
             "others": [{"device": "reference:0", **dearer}],
         }
     ]

@@ -117,6 +117,10 @@ B = ("backends", 0)
         ((*B, "priority"), 101, "backends[0].priority is 101"),
         ((*B, "priority"), True, "backends[0].priority is true"),
         ((*B, "priority"), 1.5, "backends[0].priority is 1.5"),
+        ((*B, "priority"), float("nan"), "NaN is no number of JSON"),
+        ((*B, "priority"), float("inf"), "Infinity is no number of JSON"),
+        (("schema",), "jackfield.backend/01", "schema is 'jackfield.backend/01'"),
+        (("schema",), "jackfield.backend/\u0661", "schema is 'jackfield.backend/"),
         ((*B, "probe"), [], "backends[0].probe is []"),
         ((*B, "probe", "depth"), "deep", 'backends[0].probe.depth is "deep"'),
         ((*B, "probe", "timeout_s"), 0, "backends[0].probe.timeout_s is 0"),
@@ -167,7 +171,7 @@ def test_one_wrong_backend_leaves_the_other():
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )

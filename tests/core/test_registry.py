@@ -117,7 +117,7 @@ def test_selections(registry, text, expected):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("toy:7", "2 devices of kind toy: toy:0 (t1), toy:1 (t1)"),
+        ("toy:7", "2 devices of kind toy: toy:0 (t1, 1.0GiB), toy:1 (t1, 1.0GiB)"),
         ("toy:0:1", "2 devices of kind toy"),
         ("toy:fast", "variants of toy: emu"),
         ("toj", "near: toy; installed: reference, sim, toy"),

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cards import Card, Cards
 from fakes import registered
 
 import jackfield as jf
 from jackfield import registry
-from jackfield.backend import Backend, Kernel, Memory, Target, Unavailable
+from jackfield.backend import Unavailable
 from jackfield.errors import DeviceNameError
-from jackfield.reference import ReferenceDevice
-
-GIB = 2**30
-F32 = frozenset({"f32"})
-
-
-class Card(ReferenceDevice):
-    def __init__(self, name, gib, flags, card, **more):
-        super().__init__()
-        self.name, self.memory, self.card = name, Memory(gib * GIB, gib * GIB // 2), card
-        self.id, self.driver = more.get("id", ""), more.get("driver", "")
-        self.target = Target(kind=name.split(":")[0], arch=more.get("arch", "a1"), features=frozenset(flags))
-
-
-class Cards(Backend):
-    api = (0, 1)
-
-    def __init__(self, name, *cards):
-        self.name, self.cards = name, cards
-
-    def devices(self):
-        if not self.cards:
-            raise Unavailable("no driver")
-        return list(self.cards)
-
-    def kernels(self):
-        return {"add": Kernel({"a": F32, "b": F32}, F32)}
+from jackfield.explain import explain
 
 
 @pytest.fixture
@@ -154,12 +129,21 @@ def shared(machine):
 def test_a_card_is_used_once(shared, caplog):
     caplog.set_level("INFO")
     assert chosen("gpu:*") == ["aa:0", "aa:1", "bb:0"]
-    assert chosen("auto")[:3] == ["aa:0", "aa:1", "bb:0"]
+    assert chosen("auto")[:3] == ["aa:1", "bb:0", "aa:0"], "discrete cards come first"
     assert caplog.text.count("ee:0 is not used: it is the card pci-0000:65:00.0, as aa:1 is") == 1
     assert chosen("ee") == ["ee:0"]  # by name
     with pytest.raises(DeviceNameError, match=r"are both the card pci-0000:65:00\.0; choose one"):
         chosen("aa:1+ee")
     assert chosen("aa:0+ee") == ["aa:0", "ee:0"]
+
+
+@pytest.mark.parametrize("text", ["gpu:*+reference", "auto"])
+def test_the_report_says_through_which_backend_a_card_is_used(text, shared):
+    x = jf.input("x", (2,))
+    report = explain(jf.ops.add(x, x), text)
+    said = "ee:0 is not used: it is the card pci-0000:65:00.0, as aa:1 is"
+    assert said in report.to_dict()["notes"]
+    assert f"note: {said}" in str(report).splitlines()
 
 
 @pytest.mark.parametrize("hidden", ["pci-0000:65", "GPU-2222,EE-0", " pci-0000:65:00.0 , zz"])

@@ -11,13 +11,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from fakes import Minimal, Mortal, Picky, Poisoner, registered
+from fakes import Minimal, Mortal, Packer, Picky, Poisoner, Unpacker, registered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jackfield as jf
 from jackfield import ops
-from jackfield.backend import Limits, Packing
+from jackfield.backend import Limits
 from jackfield.errors import (
     BadIndex,
     Busy,
@@ -217,34 +217,6 @@ def test_a_constant_is_uploaded_once_a_session():
         assert (plan(x=np.ones((2, 64), np.float32)) == 128).all()
 
 
-class Packer(Picky):
-    """Packs matrices of linear by turning every byte round; take_rows reads them so as well, when asked to."""
-
-    layouts = frozenset({"turned"})
-    both = True
-
-    def kernels(self):
-        table = dict(super().kernels())
-        for op in ("linear", "take_rows") if self.both else ("linear",):
-            operand = "weight" if op == "linear" else "x"
-            operand = (
-                operand if operand in table[op].operands else next(iter([n for n in table[op].operands if n == "w"]))
-            )
-            kernel = table[op]
-            table[op] = type(kernel)(kernel.operands, kernel.results, kernel.attributes, {operand: self.layouts})
-        return table
-
-    def pack(self, constant, users, target):
-        known = {"linear", "take_rows"} if self.both else {"linear"}
-        if constant.rank != 2 or {step.op for step in users} - known:
-            return None
-
-        def turn(source, result):
-            np.frombuffer(result, np.uint8)[:] = ~np.frombuffer(source, np.uint8)
-
-        return Packing("turned", constant.nbytes, turn, turn)
-
-
 @pytest.mark.parametrize("part", [(64, 63), (0, 0), (-4, -4), (6, 6), (100, 100)])
 def test_parts_that_do_not_make_the_packed_form_are_refused(part):
     class Wrong(Packer):
@@ -274,30 +246,6 @@ def test_constants_of_a_device_with_small_allocations_are_spread_over_some():
         assert list(buffers.values()) == [[(0, 600), (640, 200)], [(0, 800), (832, 80)], [(0, 320)]]
         with pytest.raises(OutOfMemory, match="one:0: one tensor takes 1024 bytes, an allocation at most 1000"):
             session.compile(ops.linear(x, jf.constant(np.ones((25, 10), np.float32))))
-
-
-class Unpacker(Minimal):
-    """Turns packed constants back at compile, so that plain bodies can run."""
-
-    def compile(self, run, scratch):
-        from dataclasses import replace
-
-        from jackfield.backend import Group, PlacedStep
-
-        def plain(place):
-            if place is None or place.spec.layout != "turned":
-                return place
-            buffer = type(place.buffer)(place.spec.nbytes)
-            part = place.buffer.bytes[place.offset : place.offset + place.spec.nbytes]
-            buffer.bytes[:] = ~part
-            return replace(place, buffer=buffer, offset=0, spec=replace(place.spec, layout=""))
-
-        self.packed = [p for g in run for s in g.steps for p in s.operands if p is not None and p.spec.layout]
-        groups = [
-            Group(tuple(PlacedStep(s.step, tuple(plain(p) for p in s.operands), s.result) for s in g.steps))
-            for g in run
-        ]
-        return super().compile(groups, scratch)
 
 
 def test_packed_constants_are_shared_where_all_users_read_them():

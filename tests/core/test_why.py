@@ -95,7 +95,9 @@ def test_an_op_is_asked_of_every_target_without_hardware():
     (reason,) = old["reasons"]
     assert (reason["code"], reason["reason"]) == ("attribute", "sum: only the last axis")
     assert old["taken"] + reason["cases"] == old["cases"]
-    assert old["operands"] == [{"name": "x", "dtypes": ["f32"]}]
+    assert all_["operands"] == [{"name": "x", "dtypes": ["f32"]}]
+    assert (all_["takes"], all_["code"], all_["reason"]) == (True, None, None), "one of the targets takes all"
+    assert (old["takes"], old["code"], old["reason"]) == (False, "attribute", "sum: only the last axis")
     assert first["targets"][0]["taken"] < old["taken"]
     assert first["targets"][1]["taken"] == first["targets"][1]["cases"] > 0
     assert failed == 1

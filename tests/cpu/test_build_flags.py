@@ -108,6 +108,27 @@ def test_symbols_of_a_level_have_names_of_their_own(level, commands, absent):
     assert [name for name in names if f"jackfield::{level}::" not in name] == []
 
 
+# What ends the process or prints, as the objects of C and C++ sources import it.
+LAST_WORDS = re.compile(
+    r"abort|_?exit|_Exit|quick_exit|__assert(_fail|_rtn|_perror_fail)?|(__)?v?f?printf(_chk)?|f?puts|f?putc(har)?|std(out|err)|_ZSt[45]c(out|err|log)"
+)
+
+
+@pytest.mark.parametrize("level", [PORTABLE, *LEVELS])
+def test_no_object_ends_the_process_or_prints(level, commands, absent):
+    """Nor does what a header brings: a fault is an exception, which arrives as an error of jackfield's."""
+    lines = output_of("nm", ["-u"], commands[level], absent).splitlines()
+    names = {words[-1].partition("@")[0] for line in lines if len(words := line.split()) == 2}
+    assert len(names) > 5
+    assert sorted(name for name in names if LAST_WORDS.fullmatch(name)) == []
+
+
+@pytest.mark.parametrize("name", ["abort", "__assert_fail", "__printf_chk", "fprintf", "puts", "stderr", "_ZSt4cout"])
+def test_the_pattern_of_imports_finds(name):
+    assert LAST_WORDS.fullmatch(name)
+    assert not LAST_WORDS.fullmatch(f"{name}_of_mine")
+
+
 @cache
 def mnemonics(text):
     """Instructions as objdump writes them, each once."""

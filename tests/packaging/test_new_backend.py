@@ -27,6 +27,12 @@ want = np.exp(np.maximum(2 * rows, 0))
 assert np.allclose(plan(x=rows), want / want.sum(-1, keepdims=True), rtol=1e-5)
 print(*plan.devices)
 """
+MANIFEST = """
+import json
+from importlib.metadata import distribution
+texts = [distribution("jackfield-acme").read_text(name) for name in ("backend.json", "extra_metadata/backend.json")]
+print(json.dumps([text for text in texts if text]))
+"""
 
 
 def made(folder, *words):
@@ -53,6 +59,8 @@ def test_a_new_repository_is_a_backend(kind, uv, tmp_path):
     environment = Environment(tmp_path)
     before = set(environment.site.rglob("*"))
     environment.install(wheel)
+    (listed,) = json.loads(environment.run(MANIFEST)[1])
+    assert json.loads(listed) == json.loads((source / "backend.json").read_text())
 
     def jackfield(*words):
         settings = {**os.environ, "JACKFIELD_CACHE": str(environment.cache)}

@@ -10,7 +10,6 @@ import pytest
 from fake_dists import good, install, log_of, manifest
 
 from jackfield import errors
-from jackfield.registry import Registry
 
 HOOK = "from jackfield.backend import hookimpl\n"
 OTHER = "class Other:\n    pass\n\n\n"
@@ -416,13 +415,6 @@ def test_one_refresh_looks_again(folder, registry):
     assert status_of(registry, "again").state == "pending"
     registry.select("again")
     assert log_of(folder, "again").count("devices") == 2
-
-
-def test_reasons_hold_in_every_hash_order(folder):
-    for name in ("b", "a", "c"):
-        install(folder, f"{name}{name}", good(f"{name}{name}"))
-    orders = {tuple(s.name for s in Registry().status()) for _ in range(3)}
-    assert len(orders) == 1
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,14 @@ def test_a_change_of_the_build_is_another_build(alone, tmp_path):
         assert children(environment, "acme") == before + again, path
 
 
+def test_another_version_of_the_core_asks_again(alone):
+    environment = alone("acme", source("acme"))
+    other = "from jackfield import loading\nloading.CORE_VERSION += '.1'\n"
+    for code, asked in ((ADD, 1), (ADD, 1), (other + ADD, 2), (other + ADD, 2), (ADD, 2)):
+        assert environment.run(code.format(name="acme"))[0] == 0
+        assert children(environment, "acme") == asked
+
+
 @pytest.mark.parametrize(("depth", "steps"), [("import", ["import"]), ("devices", ["import", "hook", "devices"])])
 def test_the_manifest_says_how_deep(depth, steps, alone):
     environment = alone("acme", source("acme"), probe={"depth": depth})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -91,6 +92,38 @@ def test_planted_code_is_not_run_however_python_starts(tmp_path, start):
     )
     assert result.stdout.strip() == "['outside-site'] False"
     assert log_of(tmp_path, "planted") == []
+
+
+SHADOWED = """
+import sys
+import jackfield as jf
+try:
+    jf.Session("acme")
+except jf.errors.TrustError as e:
+    print(e.status.code, "jackfield_acme" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("start", ["-c", "-m", "script"])
+def test_a_file_beside_the_program_takes_no_place_of_a_plugin(tmp_path, start):
+    """`jackfield_acme.py` in the current or the script's folder, in front of the installed package."""
+    site, here = tmp_path / "site", tmp_path / "here"
+    install(site, "acme", good("acme"))
+    here.mkdir()
+    (here / "jackfield_acme.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (here / "program.py").write_text(SHADOWED)
+    arguments = {"-c": ["-c", SHADOWED], "-m": ["-m", "program"], "script": [str(here / "program.py")]}
+    result = subprocess.run(
+        [sys.executable, *arguments[start]],
+        cwd=tmp_path if start == "script" else here,
+        env={"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "JACKFIELD_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "shadowed False", result.stderr
+    assert log_of(site, "acme") == []
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_folder_of_pythonpath_is_trusted_even_when_current(tmp_path):

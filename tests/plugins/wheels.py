@@ -104,6 +104,9 @@ FAULTS = {
     "hang": "import time; time.sleep(3600)",
     "noise": "os.write(1, b'x' * (1 << 20)); os.write(2, b'y' * (1 << 20)); print('z' * (1 << 20))",
     "raises": "raise RuntimeError('boom')",
+    "absent": "from jackfield.backend import Unavailable; raise Unavailable('no driver: libacme.so.3')",
+    "lib": "raise ImportError('libacme.so.3: cannot open shared object file')",
+    "gil": "sys._gil_on = True",
 }
 
 
@@ -116,20 +119,31 @@ def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False)
 
 def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
     """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
-    but `needs_core` and `licence` of METADATA and `outside`, more files beside the package.
+    but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, `beside`, more files beside
+    the manifest, `dist`, another name of package and distribution, `backend`, its name where that is not the package's,
+    and `document`, a manifest as it stands.
     """
-    dist, info = f"jackfield_{name}", f"jackfield_{name}-1.0.dist-info"
+    dist = fields.pop("dist", f"jackfield_{name}")
+    info = f"{dist}-1.0.dist-info"
+    backend = fields.pop("backend", name)
     content = {
         f"{dist}/__init__.py": text.encode(),
         **{f"{dist}/{path}": data for path, data in (files or {}).items()},
         **fields.pop("outside", {}),
-        **metadata(info, name, fields.pop("needs_core", "jackfield>=0.1,<1"), licence=fields.pop("licence", True)),
+        **{f"{info}/{path}": data for path, data in fields.pop("beside", {}).items()},
+        **metadata(
+            info,
+            dist.replace("_", "-"),
+            fields.pop("needs_core", "jackfield>=0.1,<1"),
+            licence=fields.pop("licence", True),
+        ),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[jackfield.backends]\n{name} = {dist}\n".encode(),
+        f"{info}/entry_points.txt": f"[jackfield.backends]\n{backend} = {dist}\n".encode(),
     }
     if fields.pop("has_manifest", True):
-        content[f"{info}/backend.json"] = json.dumps(manifest(name, **fields)).encode()
-    lines = [f"{path},sha256={digest(data)},{len(data)}" for path, data in content.items()]
+        document = fields.pop("document", None) or manifest(backend, **fields)
+        content[f"{info}/backend.json"] = json.dumps(document).encode()
+    lines = [f'"{path}",sha256={digest(data)},{len(data)}' for path, data in content.items()]
     content[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
     wheel = folder / f"{dist}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -140,7 +154,7 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
 
 def metadata(info: str, name: str, needs: str, *, licence: bool) -> dict[str, bytes]:
     """METADATA, and the licence that it names."""
-    text = f"Metadata-Version: 2.4\nName: jackfield-{name}\nVersion: 1.0\n"
+    text = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n"
     text += f"Requires-Dist: {needs}\n" if needs else ""
     if not licence:
         return {f"{info}/METADATA": text.encode()}

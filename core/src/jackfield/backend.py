@@ -50,6 +50,7 @@ __all__ = [
     "DeviceLost",
     "Error",
     "Event",
+    "Finding",
     "ForkedError",
     "Group",
     "Grouping",
@@ -67,6 +68,8 @@ __all__ = [
     "Reads",
     "Reason",
     "ReasonCode",
+    "Seen",
+    "Span",
     "Spec",
     "Step",
     "Target",
@@ -295,7 +298,10 @@ class Program(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Execute with one native call that releases the GIL; on an asynchronous device, enqueue."""
+        """Execute with one native call that releases the GIL; on an asynchronous device, enqueue.
+
+        A driver that takes a recorded run only once is told it anew each time, without waiting or allocating.
+        """
 
     def check(self) -> None:
         """Raise what kernels found in data (BadIndex and kin) since the last check. Called at read and synchronize."""
@@ -320,7 +326,9 @@ class Communicator(ABC):
 class Device(ABC):
     """One queue of work and its memory.
 
-    name: "kind:index" or "kind:index:part". alignment: bytes, a power of two; every Place starts at a multiple.
+    name: "kind:index" or "kind:index:part"; the core sets another index where cards lie in another order than the
+        driver lists them (by `card`, else by `id`), so nothing may be read from it. alignment: bytes, a power of two;
+        every Place starts at a multiple.
     id: what stays with this very card, as "GPU-8f3a11c2-..."; card: where it is plugged, as "pci-0000:65:00.0", for
         every backend that offers it the same; model, driver: for people. "" where the backend does not tell.
     """
@@ -453,6 +461,35 @@ class Backend(ABC):
         work = work_of(step)
         rates = target.rates
         return rates.launch + max(work.multiply_adds / rates.multiply_adds, work.nbytes / rates.nbytes)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One extra line for doctor, from the hook `jackfield_diagnose`."""
+
+    code: str
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A card visible without its driver, from `jackfield_hardware`. card: bus address or UUID."""
+
+    card: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """Device-side time of one piece of work, such as a kernel, from `jackfield_spans`.
+
+    start: seconds on the clock of `time.perf_counter()`, to which the device brings its own.
+    """
+
+    name: str
+    start: float
+    seconds: float
 
 
 def operand_names(op: str) -> tuple[str, ...]:

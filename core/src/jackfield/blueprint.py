@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from .backend import Step
 from .candidates import Memo, Panel
-from .errors import PlanError
+from .errors import PlacementError, PlanError
 from .graph import Source, Tensor
 from .memory import Memory, plan_memory
 from .packing import Constant, Key, choose
@@ -16,10 +16,11 @@ from .placement import Pins, Placement, Policy, assign, steps_of
 from .registry import OpenDevice
 from .updates import Flow, order
 
-__all__ = ["WORTHY", "Blueprint", "Request", "draw"]
+__all__ = ["WORTHY", "Blueprint", "Request", "draw", "percent"]
 
 
 WORTHY = 0.5  # share of the declared work from which on `auto` takes an accelerator
+_TOLD = 10  # copies that one error lists
 
 
 def _nothing_held(_device: str, _key: Key) -> Mapping[str, int]:
@@ -38,6 +39,7 @@ class Request:
         it is needed, and never under policy "strict" for named devices.
     homes: state name to device name. held: layouts of a constant on a device, to bytes. identity: of a source.
     checks: words of JACKFIELD_CHECK; any of them makes runs of one step each. guard: bytes behind every reservation.
+    max_copies: how many copies between devices a call may take; None: any number. notes: of the selection, for reports.
     """
 
     devices: Sequence[OpenDevice]
@@ -52,6 +54,8 @@ class Request:
     memo: Memo = field(default_factory=dict)
     guard: int = 0
     checks: frozenset[str] = frozenset()
+    max_copies: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -59,7 +63,7 @@ class Blueprint:
     """One graph, decided. Numbers of devices count `panel.devices`.
 
     inputs: by name, in the order of the graph. states: leaves, and the devices they live on. changed: names of states
-    that a call changes.
+    that a call changes. auto: the share of the work that each accelerator takes which `auto` asked.
     """
 
     outputs: tuple[Tensor, ...]
@@ -76,6 +80,7 @@ class Blueprint:
     states: dict[Tensor, int]
     changed: frozenset[str]
     nodes: int
+    auto: Mapping[int, float]
     _flow: Flow | None
 
     @property
@@ -106,13 +111,14 @@ class Blueprint:
 def draw(outputs: Sequence[Tensor], request: Request, changes: Sequence[Tensor] = ()) -> Blueprint:
     """Decide everything about the graph of these outputs and changes of states.
 
-    Raises: PlanError and PlacementError of the stages; OutOfMemory for a tensor that no allocation of its device holds.
+    Raises: PlanError and PlacementError of the stages, PlacementError for more copies than are allowed; OutOfMemory for
+    a tensor that no allocation of its device holds.
     """
     flow = order(outputs, changes)
     _check_names(flow)
     steps = steps_of(flow)
-    notes: list[str] = []
-    panel = _panel(flow, steps, request, notes)
+    notes = list(request.notes)
+    panel, shares = _panel(flow, steps, request, notes)
     homes = _homes(flow, panel, request)
 
     def held(number: int, key: Key) -> Mapping[str, int]:
@@ -123,6 +129,8 @@ def draw(outputs: Sequence[Tensor], request: Request, changes: Sequence[Tensor] 
     )
     layout = lay_out(flow, placement, panel, policy=request.policy)
     parts = split(layout, panel, one_by_one=bool(request.checks))
+    if request.max_copies is not None:
+        _check_copies(parts, panel, request.max_copies)
     constants = choose(parts.runs, panel, held=held, identity=request.identity)
     memory = plan_memory(parts, panel, guard=request.guard)
     return Blueprint(
@@ -140,6 +148,7 @@ def draw(outputs: Sequence[Tensor], request: Request, changes: Sequence[Tensor] 
         states={t: placement.device[t] for t in flow.tensors if t.kind == "state"},
         changed=frozenset(t.name for t in flow.updates if t.kind == "state"),
         nodes=len(flow.nodes),
+        auto=shares,
         _flow=flow,
     )
 
@@ -151,6 +160,20 @@ def _check_names(flow: Flow) -> None:
             raise PlanError(
                 f"two {tensor.kind}s of one graph are called {tensor.name!r}; make it once and use it twice"
             )
+
+
+def _check_copies(parts: Split, panel: Panel, most: int) -> None:
+    copies = [(copy, run.device) for run in parts.runs for copy in run.copies]
+    if len(copies) > most:
+        lines = [
+            f"  {copy.tensor or 'a value'}: {panel.name(copy.source.value.device)} to {panel.name(device)}, "
+            f"{copy.nbytes} bytes"
+            for copy, device in copies[:_TOLD]
+        ]
+        more = [f"  and {len(copies) - _TOLD} more"] if len(copies) > _TOLD else []
+        word = "copy" if len(copies) == 1 else "copies"
+        text = f"a call would take {len(copies)} {word} between devices, max_copies is {most}"
+        raise PlacementError("\n".join([text, *lines, *more]))
 
 
 def _homes(flow: Flow, panel: Panel, request: Request) -> dict[str, int]:
@@ -175,13 +198,15 @@ def _room(panel: Panel, request: Request) -> dict[int, int]:
     return {i: o.device.memory.free for i, o in enumerate(panel.devices) if o.device.memory.free > 0 and not o.is_host}
 
 
-def _panel(flow: Flow, steps: Mapping[Tensor, Step], request: Request, notes: list[str]) -> Panel:
-    """Who may be asked. Without a named device: the first accelerator that takes half of the work, and class cpu; when
-    none does, class cpu, then the reference.
+def _panel(
+    flow: Flow, steps: Mapping[Tensor, Step], request: Request, notes: list[str]
+) -> tuple[Panel, Mapping[int, float]]:
+    """Who may be asked, and what the accelerators take. Without a named device: the first accelerator that takes half
+    of the work, and class cpu; when none does, class cpu, then the reference.
     """
     if request.named:
         more = request.fallbacks if request.policy != "strict" else None
-        return Panel(list(request.devices), range(len(request.devices)), memo=request.memo, more=more)
+        return Panel(list(request.devices), range(len(request.devices)), memo=request.memo, more=more), {}
     fallbacks = request.fallbacks()
     devices = list({o.device.name: o for o in (*request.devices, *fallbacks)}.values())
     panel = Panel(devices, range(len(request.devices)), range(len(request.devices), len(devices)), request.memo)
@@ -193,16 +218,22 @@ def _panel(flow: Flow, steps: Mapping[Tensor, Step], request: Request, notes: li
     panel.chosen = [*first, *host[:-1]] or host
     panel.fallback = [i for i in host if i not in panel.chosen]
     notes.append(_auto_rule(panel, shares))
-    return panel
+    return panel, shares
 
 
 def _auto_rule(panel: Panel, shares: Mapping[int, float]) -> str:
-    seen = ", ".join(f"{panel.name(number)} takes {share:.0%}" for number, share in shares.items())
+    seen = ", ".join(f"{panel.name(number)} takes {percent(share)}" for number, share in shares.items())
     chosen = "+".join(panel.name(number) for number in panel.chosen)
     return (
         f"auto: the first accelerator that takes at least {WORTHY:.0%} of the declared work, and class cpu; "
         f"{seen or 'no accelerator is here'}: {chosen}"
     )
+
+
+def percent(share: float) -> str:
+    """A share for people, such as "49%"; one that is too little does not read as enough."""
+    text = f"{share:.0%}"
+    return f"{int(share * 1000) / 10:.1f}%" if share < WORTHY and text == f"{WORTHY:.0%}" else text
 
 
 def _shares(flow: Flow, steps: Mapping[Tensor, Step], panel: Panel, accelerators: Sequence[int]) -> dict[int, float]:

@@ -43,7 +43,8 @@ class Found:
 
     value: `module` or `module:attribute`. build: digest of the wheel's record of files.
     manifest: None when there is none that can be read; text: of it. stop: why its code will not run, or None.
-    record: lines of RECORD without what installers add.
+    record: lines of RECORD without what installers add. rival: the words to warn with where it is a duplicate that
+    nobody decided about.
     """
 
     name: str
@@ -57,6 +58,15 @@ class Found:
     distribution: Any = field(default=None, compare=False, repr=False)
     record: tuple[str, ...] = field(default=(), compare=False, repr=False)
     text: str | None = field(default=None, compare=False, repr=False)
+    rival: str = field(default="", compare=False, repr=False)
+
+    @property
+    def place(self) -> str:
+        """Path of its dist-info; "" for what no wheel brought."""
+        if self.distribution is None:
+            return ""
+        folder = getattr(self.distribution, "_folder", None) or getattr(self.distribution, "_path", None)
+        return str(folder or self.distribution.locate_file(""))
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -245,7 +255,7 @@ def _manifest(entry: _Entry) -> Manifest | None:
     return found
 
 
-_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|RECORD|\.pyc),")
+_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|uv_(cache|build)\.json|RECORD|\.pyc),")
 
 
 def _build(record: Sequence[str]) -> str:
@@ -305,13 +315,14 @@ def _judged(found: Found, wishes: Wishes) -> Found:
 
 
 def trust_stop(found: Found, wishes: Wishes) -> Stop | None:
-    """The user's lists and the place it lies in."""
+    """The user's lists, the place it lies in, and what the user pinned."""
     if refusal := wishes.refusal(found.name):
         return Stop("trust", "off", refusal.code, refusal.error, refusal.hint)
     module = found.value.partition(":")[0].strip()
-    if refusal := where_refused(found.distribution, f"{found.dist} {found.version}", module):
-        return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint)
-    return None
+    refusal = where_refused(found.distribution, f"{found.dist} {found.version}", module)
+    if refusal is None and wishes.pins is not None:
+        refusal = wishes.pins.refusal(found.distribution, found.dist, found.version, module)
+    return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint) if refusal else None
 
 
 def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
@@ -323,15 +334,22 @@ def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
     owners: dict[str, Found] = {}
     result = [f for f in found if f.stop]
     for one in sorted((f for f in found if not f.stop), key=rank):
-        owner = next((owners[word] for word in (one.name, *one.kinds) if word in owners), None)
-        if owner is None:
+        word = next((word for word in (one.name, *one.kinds) if word in owners), None)
+        if word is None:
             owners |= dict.fromkeys((one.name, *one.kinds), one)
             result.append(one)
         else:
+            owner = owners[word]
             error = f"{one.name}: also in {owner.dist} {owner.version}, which was chosen"
             hint = f"JACKFIELD_BACKENDS={one.name}={one.dist} chooses this one"
-            result.append(replace(one, stop=Stop("manifest", "off", "duplicate", error, hint)))
+            told = f"{word} is offered twice: {_placed(owner)} is used, {_placed(one)} is not; {hint}"
+            rival = "" if one.name in wishes.chosen else told
+            result.append(replace(one, stop=Stop("manifest", "off", "duplicate", error, hint), rival=rival))
     return result
+
+
+def _placed(found: Found) -> str:
+    return f"{found.dist} {found.version} ({found.place})"
 
 
 def _release(version: str) -> list[int]:

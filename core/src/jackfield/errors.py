@@ -83,7 +83,12 @@ class GGUFError(Error, ValueError):
 
 
 class DeviceNameError(Error, ValueError):
-    """A device string that names nothing; the text quotes it and marks the column."""
+    """A device string that names nothing; the message quotes it and marks the column.
+
+    text: the whole string, "" where what was given is none.
+    """
+
+    text: str = ""
 
 
 class BackendError(Error):

@@ -18,10 +18,11 @@ def explain(
     policy: str | None = None,
     changes: Sequence[Tensor] = (),
     pins: PinList | None = None,
+    max_copies: int | None = None,
 ) -> Report:
     """Where each step of these outputs would run, and why; arguments as of `compile`.
 
     Raises: what compile raises, except for want of memory.
     """
     with Session(device, policy=policy) as session:
-        return report_of(session.draw(outputs, changes=changes, pins=pins))
+        return report_of(session.draw(outputs, changes=changes, pins=pins, max_copies=max_copies))

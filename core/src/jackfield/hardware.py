@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-__all__ = ["Card", "Wheel", "cards", "missing", "seen_by", "wheel_of", "wheels"]
+__all__ = ["Card", "Wheel", "cards", "missing", "others", "seen_by", "wheel_of", "wheels"]
 
 SYS = Path("/sys")
 TABLE = Path(__file__).with_suffix(".json")
@@ -113,6 +113,12 @@ def wheels() -> tuple[Wheel, ...]:
 def wheel_of(kind: str) -> Wheel | None:
     """The wheel that is known to bring this kind of device."""
     return next((wheel for wheel in wheels() if wheel.kind == kind), None)
+
+
+def others(kinds: Iterable[str]) -> list[str]:
+    """Kinds of device that are known and not among these, and how to get the wheel of each."""
+    there = set(kinds)
+    return [f"{wheel.kind} (`pip install '{wheel.install}'`)" for wheel in wheels() if wheel.kind not in there]
 
 
 def missing(installed: Iterable[str]) -> list[tuple[Wheel, list[Card]]]:

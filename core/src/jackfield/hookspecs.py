@@ -1,15 +1,10 @@
-"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call.
-
-Of these, `jackfield_spans` is only checked in this version; times of a call come from `Plan.trace`, a run at a time.
-"""
+"""The hooks a plugin may implement: discovery and diagnosis only, never per op, step or call."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pluggy
 
-from .backend import Backend, Device
+from .backend import Backend, Device, Finding, Seen, Span
 
 __all__ = [
     "Finding",
@@ -22,32 +17,6 @@ __all__ = [
 ]
 
 hookspec = pluggy.HookspecMarker("jackfield")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One extra line for doctor."""
-
-    code: str
-    text: str
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A card visible without its driver. card: bus address or UUID."""
-
-    card: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """Device-side time of one piece of work: seconds since the call began, seconds long."""
-
-    name: str
-    start: float
-    seconds: float
 
 
 @hookspec(firstresult=True)
@@ -67,4 +36,7 @@ def jackfield_hardware() -> list[Seen]:  # type: ignore[empty-body]
 
 @hookspec
 def jackfield_spans(device: Device) -> list[Span]:  # type: ignore[empty-body]
-    """Device-side times, for after a profiled call. Known, so that a plugin may have it; this version never asks it."""
+    """Device-side times of what this device did since it was last asked, oldest first; it may keep only the newest.
+
+    Asked when somebody wants the trace of a call that is over, never in a call.
+    """

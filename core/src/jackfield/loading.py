@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pluggy
@@ -25,10 +26,24 @@ from .backend import Backend, Device, Kernel, Memory, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
 from .hardware import seen_by
-from .hookspecs import Finding, Seen
+from .hookspecs import Finding, Seen, Span
 from .manifest import DeviceKind, Version, spoken, window_text
 from .names import HOST_CLASS, Term, near, parse
-from .probe import ALWAYS, NEVER, Moment, Proof, Verdict, cache_folder, deadline, key_of, mode, rehearsed
+from .numbering import numbered
+from .probe import (
+    ALWAYS,
+    NEVER,
+    Moment,
+    Proof,
+    Verdict,
+    cache_folder,
+    deadline,
+    gil_is_kept_off,
+    gil_is_on,
+    key_of,
+    mode,
+    rehearsed,
+)
 from .stages import BackendStatus, Stage, State, Stop, error_of
 from .trust import Wishes
 from .variables import setting
@@ -39,12 +54,16 @@ log = logging.getLogger("jackfield")
 
 _PREFIX = "jackfield_"  # of every hook
 PROBE_S = 20.0  # for a backend without a manifest
+LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class OpenDevice:
-    """A device that can be used, with the backend that answers for it and its table of kernels."""
+    """A device that can be used, with the backend that answers for it and its table of kernels.
+
+    spans: asks the plugin for times of what the device did of late; see `hookspecs.Span`.
+    """
 
     device: Device
     backend: Backend
@@ -52,6 +71,7 @@ class OpenDevice:
     device_class: str = ""
     simulated: bool = False
     proof: Proof | None = field(default=None, compare=False, repr=False)
+    spans: Callable[[], Sequence[Span]] = field(default=tuple, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -74,7 +94,7 @@ class _Stopped(Exception):
 class Plugin:
     """One backend and how far it came.
 
-    make: for backends without a wheel, what gives the Backend; None: import the entry point.
+    make: for backends without a wheel, what gives the Backend; None: import the entry point. module: their hooks.
     told: called with each stage that runs the plugin's code, before it does.
     """
 
@@ -84,10 +104,11 @@ class Plugin:
         *,
         make: Callable[[], Backend] | None = None,
         device_class: str = "accel",
+        module: object = None,
         told: Callable[[Stage], object] | None = None,
     ) -> None:
         self.found = found
-        self.make = make
+        self.make, self.module = make, module
         self.told = told or _nobody
         self.proof: Proof | None = None
         self.backend: Backend | None = None
@@ -124,9 +145,9 @@ class Plugin:
                     "start workers by spawn, or call jf.refresh() here"
                 )
             return self.devices
-        lenient = named and self.status.code in ("manifest-missing", "duplicate")
+        lenient = named and self.status.code in LENIENT
         if self.is_pending or lenient:
-            self._run(wishes, check_trust=lenient)
+            self._run(wishes, named=named)
         return self._outcome()
 
     def only_import(self) -> None:
@@ -141,10 +162,10 @@ class Plugin:
             raise error_of(self.status) from self.cause
         return self.devices
 
-    def _run(self, wishes: Wishes, *, check_trust: bool) -> None:
+    def _run(self, wishes: Wishes, *, named: bool) -> None:
         self.spent = 0.0
         try:
-            self._cleared(wishes, check_trust=check_trust)
+            self._cleared(wishes, named=named)
             with self._watched("open"):
                 backend = self._made()
                 self._agree(backend)
@@ -159,7 +180,8 @@ class Plugin:
             if e.stop.code == "no-device" and not e.stop.hint:
                 self.status = replace(self.status, hint=self._seen_without_driver())
         self.status = replace(self.status, where="here" if self.spent else "static", seconds=self.spent)
-        if self.status.stage == "probe" and self.proof is not None and (found := self.proof.verdict):
+        told_by_child = self.status.stage == "probe" or self.status.code == "gil"
+        if told_by_child and self.proof is not None and (found := self.proof.verdict):
             self.status = replace(
                 self.status, where=found.where, seconds=found.seconds, traceback=found.traceback or None
             )
@@ -171,15 +193,20 @@ class Plugin:
         listed = ", ".join(f"{card.model} at {card.address or card.bus}" for card in found)
         return f"card {listed} seen, so its driver is missing or not for this user" if found else None
 
-    def _cleared(self, wishes: Wishes, *, check_trust: bool) -> None:
+    def _cleared(self, wishes: Wishes, *, named: bool) -> None:
         """Nothing that is known speaks against running its code in this process."""
         if self.make is not None:
             return
-        if check_trust and (stop := trust_stop(self.found, wishes)):
+        # Discovery has judged those that are pending; a file of theirs may have changed since.
+        if (not self.is_pending or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
             raise _Stopped(stop)
         self.rehearse()
-        if self.proof is not None and (found := self.proof.verdict) and found.state in ("crashed", "hung"):
+        found = self.proof.verdict if self.proof is not None else None
+        if found is not None and found.state in ("crashed", "hung"):
             raise _Stopped(self._broken(found))
+        if found is not None and found.gil and not (named or gil_is_on() or gil_is_kept_off()):
+            error = f"importing {self.found.name} would turn the GIL on, which all threads then wait for"
+            raise _Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
 
     @contextmanager
     def _watched(self, moment: Moment) -> Iterator[None]:
@@ -202,27 +229,47 @@ class Plugin:
         return deadline(self.found.manifest.probe_timeout_s if self.found.manifest else PROBE_S)
 
     def _made(self) -> Backend:
-        if self.make is not None:
-            return self._call(_open_error, self.make)
-        return self._hooked(self._imported())
+        if self.make is None:
+            return self._hooked(self._imported())
+        if self.module is not None:
+            self.hooks = pluggy.PluginManager("jackfield")
+            self.hooks.add_hookspecs(hookspecs)
+            self.hooks.register(self.module)
+        return self._call(_open_error, self.make)
+
+    def still_trusted(self, wishes: Wishes) -> bool:
+        """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
+        stop = trust_stop(self.found, wishes) if wishes.pins is not None else None
+        if stop is not None:
+            self.status = stop.on(self.status)
+        return stop is None
 
     def rehearse(self, *, again: bool = False) -> None:
         """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
         if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
             return
-        watch = self.found.manifest.watch if self.found.manifest else ()
         try:
-            files, request = code_files(self.found), request_of(self.found)
+            proof, request = self._proof(), request_of(self.found)
         except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
             self._note(f"not rehearsed: {type(e).__name__}: {e}")
             return
-        proof = Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
         if again:
             proof.forget()
         verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
         self.proof = proof
         if verdict is None:
             self._note("no child process could be started to try it first")
+
+    def _proof(self) -> Proof:
+        watch = self.found.manifest.watch if self.found.manifest else ()
+        files = code_files(self.found)
+        return Proof(cache_folder(), key_of(self.found.name, self.found.build, CORE_VERSION, files, watch))
+
+    def forget(self) -> None:
+        """What is kept of its build; nothing of it runs."""
+        if self.found.distribution is not None:
+            with contextlib.suppress(Exception):  # its files can't be read: then nothing is kept under them
+                self._proof().forget()
 
     def _broken(self, verdict: Verdict) -> Stop:
         state: State = "hung" if verdict.state == "hung" else "crashed"
@@ -262,7 +309,11 @@ class Plugin:
             return loaded
 
         self.told("import")
-        return self._call(self._import_stop, load)
+        had_gil = gil_is_on()
+        loaded = self._call(self._import_stop, load)
+        if not had_gil and gil_is_on():
+            self._note("its import has turned the GIL on")
+        return loaded
 
     def _import_stop(self, e: BaseException) -> Stop:
         text = f"{type(e).__name__}: {e}"
@@ -328,6 +379,7 @@ class Plugin:
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
             raise _disagrees(f"two devices are called {min(twice)}")
+        _number([d.device for d in opened])
         return tuple(sorted(opened, key=lambda d: _order(d.name)))
 
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
@@ -350,7 +402,8 @@ class Plugin:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
                 simulated = kind.simulated or bool(term.variant)
                 device_class = "" if simulated else kind.device_class
-                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof)
+                spans = partial(self.spans, device)
+                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof, spans)
         kinds = ", ".join(map(str, self.kinds))
         raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
 
@@ -361,11 +414,24 @@ class Plugin:
         hook = self.hooks.hook.jackfield_diagnose
         return self._asked("jackfield_diagnose", lambda: hook(backend=self.backend, deep=deep), Finding)
 
+    def claims(self) -> str:
+        """Text of the file that its manifest names, in which it says what it takes; "" without one. Runs nothing."""
+        name, dist = self.found.manifest.claims if self.found.manifest else "", self.found.distribution
+        texts = (dist.read_text(place) for place in (name, f"extra_metadata/{name}")) if name and dist else ()
+        return next((text for text in texts if text), "")
+
     def seen(self) -> list[Seen]:
         """Cards it sees without a driver."""
         if self.hooks is None:
             return []
         return self._asked("jackfield_hardware", self.hooks.hook.jackfield_hardware, Seen)
+
+    def spans(self, device: Device) -> list[Span]:
+        """What the device did of late, by its own clock."""
+        if self.hooks is None:
+            return []
+        hook = self.hooks.hook.jackfield_spans
+        return self._asked("jackfield_spans", lambda: hook(device=device), Span)
 
     def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
         try:
@@ -384,6 +450,18 @@ def term_of(device: str) -> Term:
     if more or sets or term.every or term.is_auto:
         raise DeviceNameError(f"{device!r} does not name one device")
     return term if term.variant or term.index is not None else replace(term, index=0)
+
+
+def _number(devices: Sequence[Device]) -> None:
+    """Each device gets the name that its card's place gives it; the driver's order has no say."""
+    terms = [term_of(device.name) for device in devices]
+    for device, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
+        if new != old:
+            try:
+                device.name = str(new)
+            except AttributeError:
+                text = f"{device.name} is {new} by where its card is plugged, and its name can't be set"
+                raise _disagrees(text) from None
 
 
 def _hidden(device: Device) -> bool:

@@ -1,7 +1,8 @@
 """backend.json: what is known of a backend before a line of it runs, and whether its contract can be spoken.
 
 The file lies in the wheel's dist-info and may describe several backends. Unknown keys of a known schema are notes, a
-later major of the schema is refused.
+later major of the schema is refused. `schemas/backend-1.json` says the same for editors and other tools; a test holds
+the two together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SCHEMA = "jackfield.backend"
 MAJOR = 1
 WORD = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
+_SCHEMA = re.compile(rf"{re.escape(SCHEMA)}/([1-9][0-9]*)")
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+")
 
 Version = tuple[int, int]
@@ -96,7 +98,7 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
     Raises: ManifestError for a file that is wrong as a whole, SchemaUnknownError for a later schema.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
         raise ManifestError(f"backend.json: not JSON: {e}") from None
     top = _mapping(document, "")
@@ -118,11 +120,16 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
     return found
 
 
+def _no_number(word: str) -> float:
+    """Python's reader takes NaN and Infinity, which JSON does not have."""
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def _schema(schema: str) -> None:
-    name, _, major = schema.partition("/")
-    if name != SCHEMA or not major.isdecimal():
+    match = _SCHEMA.fullmatch(schema)
+    if match is None:
         raise _bad("schema", f'is {schema!r}, must be "{SCHEMA}/{MAJOR}"')
-    if int(major) != MAJOR:
+    if match[1] != str(MAJOR):
         raise SchemaUnknownError(f"backend.json: schema {schema}, known: /{MAJOR}")
 
 
@@ -283,9 +290,10 @@ def _one_of(value: Any, at: str, words: Sequence[str]) -> str:
 
 
 def _whole(value: Any, at: str, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
+    # In JSON 50.0 is the same whole number as 50.
+    if type(value) not in (int, float) or not low <= value <= high or value != int(value):
         raise _bad(at, f"is {_shown(value)}, must be a whole number from {low} to {high}")
-    return value
+    return int(value)
 
 
 def _seconds(value: Any, at: str) -> float:

@@ -137,12 +137,14 @@ class Names:
 
 def wrong(text: str, column: int, message: str) -> DeviceNameError:
     """The error for a device string: quotes it and marks the column (from 1)."""
-    if len(text) > _LONGEST:
-        return DeviceNameError(f"device string of {len(text)} characters, at most {_LONGEST}: {message}")
     lines = [f"{text!r}, column {column}: {message}"]
-    if text.isprintable():
+    if len(text) > _LONGEST:
+        lines = [f"device string of {len(text)} characters, at most {_LONGEST}: {message}"]
+    elif text.isprintable():
         lines += [f"  {text}", "  " + " " * (column - 1) + "^"]
-    return DeviceNameError("\n".join(lines))
+    error = DeviceNameError("\n".join(lines))
+    error.text = text
+    return error
 
 
 def parse(text: str) -> Names:
@@ -308,8 +310,12 @@ def near(word: str, known: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
-def no_such_kind(text: str, term: Term, installed: Sequence[str], hint: str = "") -> DeviceNameError:
-    """The error for a kind that no installed backend has. hint: which wheel would bring it, where that is known."""
+def no_such_kind(
+    text: str, term: Term, installed: Sequence[str], hint: str = "", known: Sequence[str] = ()
+) -> DeviceNameError:
+    """The error for a kind that no installed backend has. hint: which wheel would bring it, where that is known; known:
+    other kinds that a wheel would bring, each with how to get it.
+    """
     have = ", ".join(installed)
     match = _SHORTHAND.fullmatch(term.kind)
     if match and match[1] in installed and len(match[2]) < 10:
@@ -320,5 +326,6 @@ def no_such_kind(text: str, term: Term, installed: Sequence[str], hint: str = ""
         return wrong(text, term.column, f"no backend for {term.kind} is installed; {hint}; installed: {have}")
     like = near(term.kind, [*installed, "auto"])
     meant = f"near: {like}; " if like else ""
-    wheel = "" if like else f"; a backend is a wheel of its own, mostly called jackfield-{term.kind}"
-    return wrong(text, term.column, f"no kind of device is called {term.kind!r}; {meant}installed: {have}{wheel}")
+    more = f"; not installed but known: {', '.join(known)}" if known else ""
+    more += "" if like else f"; a backend is a wheel of its own, mostly called jackfield-{term.kind}"
+    return wrong(text, term.column, f"no kind of device is called {term.kind!r}; {meant}installed: {have}{more}")

@@ -32,6 +32,7 @@ class Placement:
 
     answers: by node, what its device said. asked: by node, every device asked with its refusal or None, first asked
         first. seconds: predicted for a call. notes: for the report; idle: those of them about pins that match nothing.
+    pins: by node and state, the pin that it answers to, in words, and the device that pin names.
     """
 
     device: dict[Tensor, int]
@@ -40,6 +41,7 @@ class Placement:
     seconds: float
     notes: list[str] = field(default_factory=list)
     idle: tuple[str, ...] = ()
+    pins: Mapping[Tensor, tuple[str, int]] = field(default_factory=dict)
 
 
 def steps_of(flow: Flow) -> dict[Tensor, Step]:
@@ -99,6 +101,8 @@ class _Assignment:
     ) -> None:
         self.flow, self.panel, self.steps, self.policy, self.homes = flow, panel, steps, policy, homes
         self.pinned: dict[Tensor, int] = {}
+        self.pins: dict[Tensor, tuple[str, int]] = {}
+        self.lived = frozenset(homes)  # states that have a home whatever a pin says
         self.banned: dict[tuple[Tensor, int], Reason] = {}
         self.asked: dict[Tensor, dict[int, Reason | None]] = {}
         self.plain: dict[int, tuple[dict[int, Reason | None], dict[int, float]]] = {}
@@ -115,29 +119,51 @@ class _Assignment:
             if number is None:
                 there = ", ".join(o.device.name for o in self.panel.devices)
                 raise PlanError(f"pin {_key(key)!r}: no device {name!r} in this selection; it has {there}")
-            matched = [key] if isinstance(key, Tensor) else self._matching(key)
-            if not matched or (isinstance(key, Tensor) and key not in self.flow.spots):
-                self.idle.append(f"pin {_key(key)!r} matches nothing")
-            for tensor in matched:
-                self._pin(tensor, number)
+            matched = self._matching(key)
+            held = [tensor for one in matched for tensor in self._pin(one, number)]
+            text = key if isinstance(key, str) or not matched else self.flow.name(matched[0])
+            for tensor in held:
+                self.pins.setdefault(tensor, (str(text), number))
+            if not held and (why := self._idle(matched)):
+                self.idle.append(f"pin {_key(key)!r} {why}")
 
-    def _matching(self, pattern: str) -> list[Tensor]:
+    def _idle(self, matched: Sequence[Tensor]) -> str:
+        """Why a pin holds nothing; "" where that is told already."""
+        kinds = {tensor.kind for tensor in matched}
+        if not matched:
+            return "matches nothing"
+        if "state" in kinds:
+            return ""
+        if "constant" in kinds:
+            return "draws no node: each that reads it has a larger constant"
+        return "is on an input, which lies where it is read"
+
+    def _matching(self, pattern: Tensor | str) -> list[Tensor]:
+        """Of a view it is what makes its memory."""
+        if isinstance(pattern, Tensor):
+            made = self.flow.making(pattern)
+            return [made] if made in self.flow.spots else []
         try:
             compiled = re.compile(pattern)
         except re.error as e:
             raise PlanError(f"pin {pattern!r} is no regular expression: {e}") from None
         return [t for t in self.flow.tensors if t.kind != "view" and compiled.fullmatch(self.flow.name(t))]
 
-    def _pin(self, tensor: Tensor, number: int) -> None:
-        """A pin on a constant or state pins the nodes that it draws to itself."""
+    def _pin(self, tensor: Tensor, number: int) -> list[Tensor]:
+        """What the pin holds. A pin on a constant or state pins the nodes that it draws to itself."""
         if tensor.kind == "constant":
-            for node in self.flow.nodes:
-                if self._largest_constant(node) is tensor:
-                    self.pinned.setdefault(node, number)
-        elif tensor.kind == "state":
-            self.homes.setdefault(tensor.name, number)
-        elif tensor.kind == "node":
-            self.pinned.setdefault(tensor, number)
+            nodes = [node for node in self.flow.nodes if self._largest_constant(node) is tensor]
+        else:
+            nodes = [tensor] if tensor.kind == "node" else []
+        for node in nodes:
+            self.pinned.setdefault(node, number)
+        if tensor.kind != "state":
+            return nodes
+        home = self.homes.setdefault(tensor.name, number)
+        if home != number and tensor.name in self.lived:
+            where = self.panel.name(home)
+            self.notes.append(f"state {tensor.name!r} stays on {where}, although a pin names {self.panel.name(number)}")
+        return [tensor] if home == number else []
 
     def _largest_constant(self, node: Tensor) -> Tensor | None:
         spots = self.flow.spots
@@ -214,7 +240,7 @@ class _Assignment:
             known = same.get(id(by))
             asked[node] = known if known is not None else same.setdefault(id(by), tuple(by.items()))
         notes = list(dict.fromkeys([*self.idle, *self.notes]))
-        return Placement(device, answers, asked, seconds, notes, tuple(self.idle))
+        return Placement(device, answers, asked, seconds, notes, tuple(self.idle), self.pins)
 
     def _decisions(self) -> list[Decision]:
         self.number = {tensor: i for i, tensor in enumerate(self.flow.tensors)}

@@ -16,9 +16,11 @@ from .blueprint import Blueprint
 from .checks import Watch
 from .containment import contained, is_foreign
 from .errors import BadIndex, Busy, DeviceLost, Error, PlanError
+from .hookspecs import Span
 from .hosting import array_of, bytes_of
 from .report import MemoryReport, Report, memory_report, report_of
 from .store import Arenas, Store
+from .timeline import events
 
 __all__ = ["Plan"]
 
@@ -42,6 +44,7 @@ class Plan:
         self._keys = keys  # None: one output; a number: a tuple; names: a dict
         self._names = frozenset(blueprint.inputs)
         self._times: list[float] = []
+        self._spans: dict[int, Sequence[Span]] | None = None  # of the last call, once somebody has asked
         self._lost = ""
         self._token = object()  # stands for this plan where a reference to it would keep it alive
         self.bind()
@@ -67,15 +70,14 @@ class Plan:
         return memory_report(self._drawn)
 
     def trace(self) -> dict[str, Any]:
-        """Times of the last call, in the JSON format of Chrome's trace viewer (microseconds)."""
-        names = ["write inputs", *self._labels, "read outputs"]
-        pairs = list(zip(names, self._times, self._times[1:], strict=False))
-        first = self._times[0] if self._times else 0.0
-        events = [
-            {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
-            for name, start, end in pairs
-        ]
-        return {"traceEvents": events, "displayTimeUnit": "ns"}
+        """Times of the last call, in the JSON format of Chrome's trace viewer (microseconds).
+
+        Beside the parts of the call are what devices tell of their own work, for which their plugins are asked now.
+        """
+        if self._spans is None:
+            opened = {number: self._drawn.panel.devices[number] for number in self._drawn.used()}
+            self._spans = {number: one.spans() for number, one in opened.items()}
+        return {"traceEvents": events(self._drawn, self._times, self._spans), "displayTimeUnit": "ns"}
 
     def clone(self) -> Plan:
         """The same plan with an arena of its own: constants and states are shared, calls may run side by side.
@@ -105,7 +107,6 @@ class Plan:
         watch = Watch(drawn, binder.chunk, binder.place) if drawn.request.checks else None
         self._programs: list[Program] = []
         self._schedule: list[Callable[[], None]] = []
-        self._labels: list[str] = []
         self._at: list[str] = []
         for number, run in enumerate(drawn.runs):
             name = panel.name(run.device)
@@ -114,7 +115,6 @@ class Plan:
                 if watch is not None:
                     batch = watch.around(batch, drawn.memory.copy_moments[number], run, copies=True)
                 self._schedule.append(batch)
-                self._labels.append(f"copy {len(run.copies)} to {name}")
                 self._at.append(name)
             program = binder.program(number, run)
             self._programs.append(program)
@@ -122,7 +122,6 @@ class Plan:
             if watch is not None:
                 step = watch.around(step, drawn.memory.moments[number][0], run, copies=False)
             self._schedule.append(step)
-            self._labels.append(f"{name}: {len(run.items)} steps")
             self._at.append(name)
         self._begin = watch.begin if watch is not None else None
         self._inputs = binder.inputs()
@@ -220,6 +219,7 @@ class Plan:
 
     def _run(self, writes: list[tuple[Input, memoryview]]) -> Any:
         self._arenas.last = self._token
+        self._spans = None
         times = self._times = [perf_counter()]
         finished = False
         try:

@@ -33,6 +33,8 @@ __all__ = [
     "Verdict",
     "cache_folder",
     "deadline",
+    "gil_is_kept_off",
+    "gil_is_on",
     "key_of",
     "mode",
     "rehearsed",
@@ -60,7 +62,8 @@ class Verdict:
 
     state: "ok": a child outlived it; "crashed", "hung"; "unknown": it raised, or has no device, which may have causes
     outside the wheel. stage: at which. where: "child", or "here" for a process that died after the rehearsal. proven:
-    the moments that a process outlived. seconds: the child took.
+    the moments that a process outlived. seconds: the child took. gil: the import turned the GIL on, on a Python that
+    runs without.
     """
 
     state: Literal["ok", "crashed", "hung", "unknown"]
@@ -71,6 +74,19 @@ class Verdict:
     traceback: str = ""
     seconds: float = 0.0
     proven: tuple[str, ...] = ()
+    gil: bool = False
+
+
+def gil_is_on() -> bool:
+    """Whether threads of this process run Python one at a time. Only a free-threaded Python can answer False."""
+    asked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    return asked()
+
+
+def gil_is_kept_off() -> bool:
+    """Whether the user forbids any module to turn it on."""
+    variable = None if sys.flags.ignore_environment else os.environ.get("PYTHON_GIL")
+    return sys._xoptions.get("gil", variable) == "0"  # noqa: SLF001 (documented, though its name is private)
 
 
 def mode() -> str:
@@ -188,7 +204,7 @@ def _watched(
     stage = next((line[6:] for line in reversed(lines) if line.startswith("stage ")), "start")
     answer = next((line[7:] for line in lines if line.startswith("answer ")), None)
     if answer is not None:
-        return Verdict("ok" if answer == "ok" else "unknown", stage=stage, seconds=seconds)
+        return Verdict("ok" if answer == "ok" else "unknown", stage=stage, seconds=seconds, gil="gil on" in lines)
     name = request["name"]
     doing = f"at {stage} of {name} (child)"
     if late:
@@ -275,22 +291,18 @@ class Proof:
         if self.folder is None or not self.unproven(moment):
             yield
             return
-        from filelock import FileLock  # noqa: PLC0415 (as in _alone)
-
-        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}.busy"
-        lock = FileLock(marker)
+        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}-{threading.get_native_id()}.busy"
+        held: int | None = None
         try:
-            lock.acquire(timeout=0)
-        except Exception:  # noqa: BLE001 (a folder that can't be written to: then nothing is remembered)
-            yield
-            return
-        try:
+            held = _held(marker)
             yield
         finally:
             with suppress(OSError):
                 marker.unlink()
-            lock.release()
-        self._prove(moment)
+            if held is not None:
+                os.close(held)
+        if held is not None:
+            self._prove(moment)
 
     def _prove(self, moment: Moment) -> None:
         with self._lock, self._alone():
@@ -302,19 +314,10 @@ class Proof:
 
     def _left_behind(self) -> tuple[str, str] | None:
         """Where a process died, and a text that says so, from the first marker that nobody holds; it is taken away."""
-        from filelock import FileLock, Timeout  # noqa: PLC0415 (as in _alone)
-
         for marker in self._markers():
-            _, moment, pid, _ = marker.name.rsplit(".", 3)
-            lock = FileLock(marker)
-            try:
-                lock.acquire(timeout=0)
-            except (Timeout, OSError):  # of a process that lives
-                continue
-            with suppress(OSError):
-                marker.unlink()
-            lock.release()
-            return moment, f"process {pid} died in the first {moment} on it"
+            _, moment, who, _ = marker.name.rsplit(".", 3)
+            if _abandoned(marker):
+                return moment, f"process {who.partition('-')[0]} died in the first {moment} on it"
         return None
 
     def _markers(self) -> list[Path]:
@@ -370,6 +373,48 @@ class Proof:
             for path in self.folder.glob(f"{self.key}.*"):
                 with suppress(OSError):
                     path.unlink()
+
+
+def _held(marker: Path) -> int | None:
+    """A descriptor that keeps the new file locked while this process lives; None in a folder that can't be written to.
+
+    The file has its name only once it is locked: whoever finds one that is not knows that its process has died.
+    """
+    import fcntl  # noqa: PLC0415 (there is no marker without a child process, and no child but on POSIX)
+
+    part = marker.with_suffix(".part")
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.rename(marker)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _abandoned(marker: Path) -> bool:
+    """Whether the file is there and nobody holds it; then it is taken away. Never makes one."""
+    import fcntl  # noqa: PLC0415 (as in _held)
+
+    try:
+        descriptor = os.open(marker, os.O_RDWR)
+    except OSError:  # its process came through meanwhile
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_left = os.path.samestat(os.fstat(descriptor), marker.stat())
+        if is_left:
+            marker.unlink()
+    except OSError:  # its process lives, or came through meanwhile
+        return False
+    else:
+        return is_left
+    finally:
+        os.close(descriptor)
 
 
 def _sweep(folder: Path) -> None:

@@ -3,7 +3,7 @@
 Nothing is read before somebody asks. `status` runs no plugin; `select` opens what was named, `devices` and `auto` what
 may be used. One broken plugin is a status and a line in the log, never an error of the others.
 
-A little long, and better whole: finding, opening and choosing share one list under one lock.
+Finding, opening and choosing share one list under one lock; which device a name fits is asked in `fitting`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from . import hardware
-from .backend import Backend, Memory, Target
+from . import hardware, simulated
+from .backend import Backend, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
+from .fitting import DeviceInfo, card_of, fits, info_of, matches, missing, owner_of, same_card, unfit, wheel_hint
 from .hookspecs import Finding, Seen
 from .loading import OpenDevice, Plugin, term_of
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
+from .pins import pins_of_user, wrong_pins
 from .probe import wrong_settings
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
@@ -40,6 +42,7 @@ __all__ = [
     "Selection",
     "SimUse",
     "ask",
+    "claimed",
     "devices",
     "fallbacks",
     "findings",
@@ -60,39 +63,21 @@ log = logging.getLogger("jackfield")
 CORE = "jackfield"
 REGISTERED = "<registered>"
 ACCELERATORS = ("gpu", "npu", "dsp", "accel")
+INTEGRATED = "integrated"  # feature of a card that shares the host's memory: of its class the later choice
 QUIET = ("absent", "off")  # normal states of an accelerator, worth no warning
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Devices in the order of priority. text: the selection in full. named: the user named them; False for `auto`."""
+    """Devices in the order of priority. text: the selection in full. named: the user named them; False for `auto`.
+
+    notes: what was left out, and why; for reports.
+    """
 
     devices: tuple[OpenDevice, ...]
     text: str
     named: bool
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """One device for listings. Text fields are "" where the backend does not tell. memory: bytes, 0 for unknown."""
-
-    name: str
-    id: str
-    kind: str
-    device_class: str
-    backend: str
-    card: str
-    vendor: str
-    model: str
-    arch: str
-    driver: str
-    memory: Memory
-    flags: tuple[str, ...]
-    simulated: bool
-    state: str
-
-    def __str__(self) -> str:
-        return self.name
+    notes: tuple[str, ...] = ()
 
 
 class Registry:
@@ -114,13 +99,15 @@ class Registry:
         """Every backend: installed and registered by name, then the core's own two."""
         with self._lock:
             wishes = self._wishes()
-            stamp = (fingerprint(), wishes.text)
+            stamp = (fingerprint(), wishes)
             if stamp != self._stamp:
                 found, whole = scan(wishes)
-                old = {p.found: p for p in self._plugins}
+                # A file may have been pinned since it was refused for a pin, which `found` does not show.
+                old = {p.found: p for p in self._plugins if p.status.stage != "trust" or p.is_pending}
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
                 self._stamp = stamp if whole else None  # what could not be read is tried again
                 self._warn_of_variables()
+                self._warn_of_duplicates()
             listed = sorted([*self._plugins, *self._registered.values()], key=lambda p: (p.found.name, p.found.dist))
             return [*listed, self._own("reference"), self._own("sim")]
 
@@ -131,13 +118,20 @@ class Registry:
             if (name,) not in self._told:
                 self._told.add((name,))
                 log.warning("%s is set, but nothing here reads it%s", name, f"; did you mean {like}?" if like else "")
-        for text in wrong_settings():
+        for text in (*wrong_settings(), *wrong_pins()):
+            if (text,) not in self._told:
+                self._told.add((text,))
+                log.warning("%s", text)
+
+    def _warn_of_duplicates(self) -> None:
+        """Two wheels of one name, of which nobody chose one: the user must know which is used."""
+        for text in (p.found.rival for p in self._plugins if p.found.rival):
             if (text,) not in self._told:
                 self._told.add((text,))
                 log.warning("%s", text)
 
     def _wishes(self) -> Wishes:
-        return Wishes.parse(setting("JACKFIELD_BACKENDS"))
+        return Wishes.parse(setting("JACKFIELD_BACKENDS"), pins_of_user())
 
     def _own(self, name: str) -> Plugin:
         if self._pid != os.getpid():  # plain host memory: a forked child opens its own
@@ -145,7 +139,9 @@ class Registry:
             self._pid = os.getpid()
         if name not in self._core:
             make: dict[str, Callable[[], Backend]] = {"reference": ReferenceBackend, "sim": self._new_sim}
-            self._core[name] = Plugin(Found(name, CORE, CORE_VERSION, "", ""), make=make[name], device_class="")
+            hooks = simulated if name == "sim" else None
+            found = Found(name, CORE, CORE_VERSION, "", "")
+            self._core[name] = Plugin(found, make=make[name], device_class="", module=hooks)
         return self._core[name]
 
     def _new_sim(self) -> SimBackend:
@@ -206,8 +202,14 @@ class Registry:
         return found
 
     def _rehearse(self, *, again: bool = False) -> None:
-        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known."""
-        waiting = [p for p in self.plugins() if p.found.distribution is not None and (again or p.is_pending)]
+        """Child processes meet all builds that nobody knows yet, side by side. again: whatever is known.
+
+        Never one that may not load: a child has all rights of the process, too.
+        """
+        wishes = self._wishes()
+        waiting = [p for p in self.plugins() if p.found.distribution is not None and p.is_pending]
+        if len(waiting) > 1 or again:
+            waiting = [p for p in waiting if p.still_trusted(wishes)]
         if len(waiting) > 1 or (waiting and again):
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only where there are several)
 
@@ -215,8 +217,10 @@ class Registry:
                 list(pool.map(lambda plugin: plugin.rehearse(again=again), waiting))
 
     def fresh(self) -> None:
-        """Forget what was found and opened, and what is known of every installed build."""
+        """Forget what was found and opened, and what is known of every installed build; try those that may load."""
         self.refresh()
+        for plugin in self.plugins():
+            plugin.forget()
         self._rehearse(again=True)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:
@@ -243,13 +247,20 @@ class Registry:
         listed = [p for p in self.plugins() if device_class in p.classes and p.found.dist != CORE]
         return sorted(listed, key=lambda p: (-p.priority, p.found.name))
 
-    def open_backend(self, name: str) -> Backend:
-        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none."""
+    def open_backend(self, name: str, *, hardware_needed: bool = True) -> Backend:
+        """The backend of that name, opened. Raises its typed error, or DeviceNameError when there is none.
+
+        hardware_needed: False for one that is only asked what it takes, for which it needs no device.
+        """
         plugins = [p for p in self.plugins() if p.found.name == name]
         if not plugins:
             raise no_such_kind(name, Term(name), sorted({p.found.name for p in self.plugins()}))
-        plugin = _owner(plugins)
-        self._open(plugin, named=True)
+        plugin = owner_of(plugins)
+        try:
+            self._open(plugin, named=True)
+        except Unavailable:
+            if hardware_needed or plugin.backend is None:
+                raise
         assert plugin.backend is not None
         return plugin.backend
 
@@ -258,7 +269,7 @@ class Registry:
         offering = [p for p in self.plugins() if p.offers(kind)]
         if not offering:
             return None, []
-        plugin = _owner(offering)
+        plugin = owner_of(offering)
         with suppress(BackendError, DeviceError):
             self._open(plugin, named=True)
         if plugin.backend is None:
@@ -273,77 +284,103 @@ class Registry:
         host = [d for d in self._usable(self._of_class(HOST_CLASS)) if d.device_class == HOST_CLASS]
         return (*host, *self._open(self._own("reference"), named=True))
 
-    def _auto(self) -> tuple[OpenDevice, ...]:
+    def _auto(self, notes: list[str]) -> tuple[OpenDevice, ...]:
         chosen: list[OpenDevice] = []
         self._rehearse()
         for device_class in ACCELERATORS:
-            chosen += [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
-        return (*self._each_card_once(chosen), *self.fallbacks())
+            found = [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
+            chosen += sorted(found, key=lambda d: INTEGRATED in d.device.target.features)
+        return (*self._each_card_once(chosen, notes), *self.fallbacks())
 
-    def _each_card_once(self, found: Sequence[OpenDevice]) -> list[OpenDevice]:
-        """Of several backends that offer one card the first; the others are told once."""
+    def _each_card_once(self, found: Sequence[OpenDevice], notes: list[str]) -> list[OpenDevice]:
+        """Of several backends that offer one card the first; the others are told once, and each time in the notes."""
         kept: list[OpenDevice] = []
         for device in found:
-            twin = next((other for other in kept if _same_card(other, device)), None)
+            twin = next((other for other in kept if same_card(other, device)), None)
             if twin is None:
                 kept.append(device)
-            elif (key := ("card", twin.name, device.name)) not in self._told:
+                continue
+            notes.append(f"{device.name} is not used: it is the card {device.device.card}, as {twin.name} is")
+            if (key := ("card", twin.name, device.name)) not in self._told:
                 self._told.add(key)
-                log.info("%s is not used: it is the card %s, as %s is", device.name, device.device.card, twin.name)
+                log.info("%s", notes[-1])
         return kept
 
-    def select(self, selection: str | None) -> Selection:
-        """The devices a string names. Raises DeviceNameError, or the typed error of a backend that can't be used."""
+    def select(self, selection: str | None, *, partly: bool = False) -> Selection:
+        """The devices a string names. Raises DeviceNameError, or the typed error of a backend that can't be used.
+
+        partly: of a set, devices that can't be had are left out, as long as one is left.
+        """
         text = selection if selection is not None else setting("JACKFIELD_DEVICE") or "auto"
         names = parse(text)
         reasons: list[Error] = []
+        notes: list[str] = []
         for terms in names.sets:
             if terms[0].is_auto:
-                chosen, named = self._auto(), False
+                chosen, named = self._auto(notes), False
                 self._tell_slow(chosen)
             else:
+                missing: list[Error] | None = [] if partly else None
                 try:
-                    chosen, named = self._together(text, terms), True
+                    chosen, named = self._together(text, terms, notes, missing), True
                 except (DeviceNameError, BackendError, DeviceError) as e:
                     reasons.append(e)
                     continue
+                reasons += missing or ()
             for reason in reasons:
-                log.warning("passed over in %r: %s", text, str(reason).splitlines()[0])
-            return Selection(chosen, str(names), named)
+                notes.append(f"passed over in {text!r}: {str(reason).splitlines()[0]}")
+                log.warning("%s", notes[-1])
+            return Selection(chosen, str(names), named, tuple(notes))
         if len(reasons) == 1:
             raise reasons[0]
         cls = DeviceNameError if all(isinstance(r, DeviceNameError) for r in reasons) else Unavailable
-        raise cls(f"{text!r}: no set can be had\n" + "\n".join(f"- {r}" for r in reasons)) from reasons[0]
+        error = cls(f"{text!r}: no set can be had\n" + "\n".join(f"- {r}" for r in reasons))
+        if isinstance(error, DeviceNameError):
+            error.text = text
+        raise error from reasons[0]
 
-    def _together(self, text: str, terms: Sequence[Term]) -> tuple[OpenDevice, ...]:
+    def _together(
+        self, text: str, terms: Sequence[Term], notes: list[str], missing: list[Error] | None
+    ) -> tuple[OpenDevice, ...]:
+        """The devices of one set. missing: takes the errors of those that can't be had; None: they are raised."""
         chosen: dict[str, OpenDevice] = {}
         for term in terms:
-            for device in self._named(text, term):
+            try:
+                found = self._named(text, term, notes)
+            except (DeviceNameError, BackendError, DeviceError) as e:
+                if missing is None:
+                    raise
+                missing.append(e)
+                if term is terms[-1] and not chosen:  # nothing is left of it
+                    raise missing[0] from None
+                continue
+            for device in found:
                 if device.name in chosen:
                     raise wrong(text, term.column, f"{device.name} stands twice in one set")
-                if twin := next((o for o in chosen.values() if _same_card(o, device)), None):
+                if twin := next((o for o in chosen.values() if same_card(o, device)), None):
                     both = f"{twin.name} and {device.name} are both the card {device.device.card}"
                     raise wrong(text, term.column, f"{both}; choose one of them")
                 chosen[device.name] = device
         return tuple(chosen.values())
 
-    def _named(self, text: str, term: Term) -> tuple[OpenDevice, ...]:
+    def _named(self, text: str, term: Term, notes: list[str]) -> tuple[OpenDevice, ...]:
         """The devices that a term means. A kind wins over a class of the same word."""
         plugins = self._owned(text, term)
         offering = [p for p in plugins if p.offers(term.kind)]
         if offering:
-            found = self._open(_owner(offering, term.owner), named=True)
+            found = self._open(owner_of(offering, term.owner), named=True)
             devices = [d for d in found if term_of(d.name).kind == term.kind]
         elif term.kind in CLASSES and any(term.kind in p.classes for p in plugins):
-            return self._of_class_named(text, term, plugins)
+            return self._of_class_named(text, term, plugins, notes)
         else:
-            raise no_such_kind(text, term, sorted({k.kind for p in plugins for k in p.kinds}), _wheel_hint(term.kind))
-        matching = [d for d in devices if _matches(term, d)]
-        if term.id and len(cards := {self._card(d) for d in matching}) > 1:
+            kinds = sorted({k.kind for p in plugins for k in p.kinds})
+            raise no_such_kind(text, term, kinds, wheel_hint(term.kind), hardware.others(kinds))
+        matching = [d for d in devices if matches(term, d)]
+        if term.id and len(cards := {card_of(d) for d in matching}) > 1:
             raise wrong(text, term.column, f"{term.id} fits {len(cards)} cards: {', '.join(sorted(cards))}")
         fitting = [d for d in matching if self._fits(term, d)]
         if not matching:
-            raise wrong(text, term.column, _missing(term, devices))
+            raise wrong(text, term.column, missing(term, devices))
         if not fitting:
             raise wrong(text, term.column, self._unfit(term, matching))
         first = term.tests and not term.every and term.index is None and not term.id
@@ -360,7 +397,9 @@ class Registry:
             raise wrong(text, term.column, f"no backend of {term.owner!r}; installed: {', '.join(owners) or 'none'}")
         return owned
 
-    def _of_class_named(self, text: str, term: Term, plugins: Sequence[Plugin]) -> tuple[OpenDevice, ...]:
+    def _of_class_named(
+        self, text: str, term: Term, plugins: Sequence[Plugin], notes: list[str]
+    ) -> tuple[OpenDevice, ...]:
         """The first device of a class by priority, or all with a star; never a simulated one."""
         there = [p for p in self._of_class(term.kind) if p in plugins]
         found = [d for d in self._usable(there) if d.device_class == term.kind]
@@ -374,38 +413,20 @@ class Registry:
         fitting = [d for d in found if self._fits(term, d)]
         if not fitting:
             raise wrong(text, term.column, self._unfit(term, found))
-        return tuple(self._each_card_once(fitting) if term.every else fitting[:1])
+        return tuple(self._each_card_once(fitting, notes) if term.every else fitting[:1])
 
     def _fits(self, term: Term, opened: OpenDevice) -> bool:
         """Whether all conditions in brackets hold. No simulated device is reached by one."""
-        if not term.tests:
-            return True
-        if opened.simulated or opened.backend.name == "sim":
-            return False
-        info = self._info(opened)
-        texts = {"arch": info.arch, "vendor": info.vendor, "driver": info.driver, "class": info.device_class}
-        sizes = {"mem": info.memory.total, "free": info.memory.free}
-        return all(
-            test.holds(text=texts.get(test.key, ""), nbytes=sizes.get(test.key, 0), flags=info.flags)
-            for test in term.tests
-        )
+        return fits(term, self._info(opened))
 
     def _unfit(self, term: Term, devices: Sequence[OpenDevice]) -> str:
-        infos = [self._info(d) for d in devices]
-        listed = ", ".join(
-            f"{i.name} (arch {i.arch}, mem {i.memory.total / 2**30:.1f}GiB, {' '.join(i.flags) or 'no flags'})"
-            for i in infos
-        )
-        return f"no device fits {term}; there are: {listed}"
-
-    def _card(self, opened: OpenDevice) -> str:
-        return opened.device.card or opened.device.id or opened.name
+        return unfit(term, [self._info(d) for d in devices])
 
     # Telling
 
     def devices(self) -> list[DeviceInfo]:
         """All devices that can be used, in the order `auto` takes them; then the simulated ones."""
-        listed = list(self._auto())
+        listed = list(self._auto([]))
         for plugin in self.plugins():
             if any(k.simulated for k in plugin.kinds) or plugin.found.name == "sim":
                 try:
@@ -417,76 +438,7 @@ class Registry:
     def _info(self, opened: OpenDevice) -> DeviceInfo:
         plugin = next((p for p in self.plugins() if p.backend is opened.backend), None)
         vendor = plugin.found.manifest.vendor if plugin is not None and plugin.found.manifest else ""
-        device = opened.device
-        return DeviceInfo(
-            name=device.name,
-            id=device.id,
-            kind=term_of(device.name).kind,
-            device_class=opened.device_class,
-            backend=opened.backend.name,
-            card=device.card,
-            vendor=vendor,
-            model=device.model,
-            arch=device.target.arch,
-            driver=device.driver,
-            memory=device.memory,
-            flags=tuple(sorted(device.target.features)),
-            simulated=opened.simulated or opened.backend.name == "sim",
-            state="ok",
-        )
-
-
-def _wheel_hint(kind: str) -> str:
-    """Which wheel would bring this kind of device, and whether its hardware is here; "" where none is known."""
-    wheel = hardware.wheel_of(kind)
-    if wheel is None:
-        return ""
-    here = [card.id for found, cards in hardware.missing(()) if found.kind == kind for card in cards]
-    seen = f"this machine has {wheel.text} ({', '.join(here)}): " if here else ""
-    return f"{seen}`pip install '{wheel.install}'` brings it"
-
-
-def _same_card(one: OpenDevice, other: OpenDevice) -> bool:
-    """Whether two backends offer the same card; the parts and queues of one kind may share it."""
-    card = one.device.card
-    return bool(card) and card == other.device.card and term_of(one.name).kind != term_of(other.name).kind
-
-
-def _owner(plugins: Sequence[Plugin], asked: str = "") -> Plugin:
-    """Of several that offer one name, the one that was chosen at discovery, or that is `asked` for; else one that says
-    what is wrong.
-    """
-    named = [p for p in plugins if plain(p.found.dist) == plain(asked)] if asked else []
-    return min(named or plugins, key=lambda p: (p.found.stop is not None, p.status.code == "duplicate"))
-
-
-def _matches(term: Term, opened: OpenDevice) -> bool:
-    """A name without a part means all parts; without an index, index 0. A star reaches no simulated device."""
-    name = term_of(opened.name)
-    if term.id:
-        known = (opened.device.id, opened.device.card)
-        return not opened.simulated and any(text.lower().startswith(term.id.lower()) for text in known if text)
-    if term.tests and term.index is None and not term.variant:
-        return True  # the first that fits
-    if term.every:
-        return not opened.simulated and opened.backend.name != "sim"
-    if term.variant or name.variant:
-        return term.variant == name.variant
-    return name.index == (term.index or 0) and (term.part is None or term.part == (name.part or 0))
-
-
-def _missing(term: Term, devices: Sequence[OpenDevice]) -> str:
-    variants = ", ".join(sorted({v for d in devices if (v := term_of(d.name).variant)})) or "none"
-    if term.id:
-        cards = ", ".join(f"{d.name} ({d.device.id or d.device.card or 'without an id'})" for d in devices)
-        return f"no card of kind {term.kind} is called {term.id}...; there are: {cards or 'none'}"
-    if term.variant:
-        return f"index is a whole number without leading zero; variants of {term.kind}: {variants}"
-    if term.every:
-        return f"{term.kind} has simulated devices only, which answer to their exact name"
-    plain = [d for d in devices if not term_of(d.name).variant]
-    listed = ", ".join(f"{d.name} ({d.device.target.arch})" for d in plain)
-    return f"{len(plain)} device{'' if len(plain) == 1 else 's'} of kind {term.kind}: {listed or 'none'}"
+        return info_of(opened, vendor)
 
 
 class SimUse:
@@ -547,6 +499,12 @@ def sim(**shape: Any) -> SimUse:
 def listed() -> list[tuple[BackendStatus, Manifest | None]]:
     """Every backend's status with its manifest, where it has one that can be read."""
     return [(p.status, p.found.manifest) for p in _registry.plugins()]
+
+
+def claimed(kind: str) -> str:
+    """The claims file of the wheel that offers a kind, as it lies beside its manifest; "" without one. Runs nothing."""
+    offering = [p for p in _registry.plugins() if p.offers(kind)]
+    return owner_of(offering).claims() if offering else ""
 
 
 def findings(*, deep: bool = False) -> list[tuple[str, Finding]]:

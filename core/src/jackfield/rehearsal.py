@@ -13,6 +13,7 @@ from .discovery import Found
 from .errors import ManifestError
 from .loading import Plugin
 from .manifest import read
+from .probe import gil_is_on
 from .trust import Wishes
 
 __all__ = ["main"]
@@ -32,6 +33,7 @@ def main(request: Mapping[str, Any], pipe: int) -> None:
 
     plugin = Plugin(_found(request), told=lambda stage: say(f"stage {stage}"))
     depth = plugin.found.manifest.probe_depth if plugin.found.manifest is not None else "devices"
+    answer, had_gil = "ok", gil_is_on()
     try:
         if depth == "import":
             plugin.only_import()
@@ -41,9 +43,11 @@ def main(request: Mapping[str, Any], pipe: int) -> None:
             say("stage alloc")
             for opened in devices:
                 opened.device.free(opened.device.alloc(opened.device.alignment, Usage.COMPUTE))
-        say("answer ok")
     except Exception as e:  # noqa: BLE001 (the core's typed error, or what a device raised: the host will meet it, too)
-        say(f"answer {type(e).__name__}")
+        answer = type(e).__name__
+    if not had_gil and gil_is_on():
+        say("gil on")
+    say(f"answer {answer}")
     os._exit(0)
 
 

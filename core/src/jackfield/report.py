@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,11 @@ from .blueprint import WORTHY, Blueprint
 from .graph import Tensor
 from .memory import reserved
 from .placement import steps_of
-from .registry import ACCELERATORS
+from .telling import counted, duration, final_step, shares, size, warning
 
-__all__ = ["MemoryReport", "Report", "memory_report", "report_of", "summary", "tell"]
+__all__ = ["MemoryReport", "Report", "memory_report", "report_of"]
 
 SCHEMA = "jackfield.explain/1"
-_REASONS = 3  # reasons that one line of the summary lists
 
 
 @dataclass(frozen=True)
@@ -97,6 +95,9 @@ def report_of(drawn: Blueprint) -> Report:
             "policy": request.policy,
             "selection": request.selection,
             "profile": None,
+            "warning": warning(drawn),
+            "auto": _auto(drawn),
+            "pins": _pins(drawn),
             "summary": _summary(drawn, steps),
             "runs": runs,
             "nodes": _nodes(drawn, steps),
@@ -130,21 +131,16 @@ def report_of(drawn: Blueprint) -> Report:
 
 def _summary(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> dict[str, Any]:
     copies = [copy for run in drawn.runs for copy in run.copies]
-    adds = nbytes = 0
-    by_device: dict[str, float] = {}
     counts: dict[str, int] = {}
     for node in drawn.flow.nodes:
-        work = drawn.panel.work(_final(drawn, node, steps[node]))
-        adds, nbytes = adds + work.multiply_adds, nbytes + work.nbytes
         name = drawn.panel.name(drawn.placement.device[node])
-        by_device[name] = by_device.get(name, 0) + work.multiply_adds + work.nbytes
         counts[name] = counts.get(name, 0) + 1
-    total = adds + nbytes
+    work = [drawn.panel.work(final_step(drawn, node, steps[node])) for node in drawn.flow.nodes]
     return {
         "nodes": len(drawn.flow.nodes),
         "by_device": counts,
-        "work": {"multiply_adds": adds, "bytes": nbytes},
-        "share": {name: round(part / total, 4) if total else 0.0 for name, part in by_device.items()},
+        "work": {"multiply_adds": sum(w.multiply_adds for w in work), "bytes": sum(w.nbytes for w in work)},
+        "share": {name: round(share, 4) for name, share in shares(drawn, steps).items()},
         "copies": len(copies),
         "bytes_moved": sum(copy.nbytes for copy in copies),
         "seconds": drawn.placement.seconds,
@@ -168,9 +164,20 @@ def _crowded(drawn: Blueprint) -> list[str]:
     return lines
 
 
-def _final(drawn: Blueprint, node: Tensor, step: Step) -> Step:
-    """The step as its device gets it, copied operands dense."""
-    return drawn.panel.answer(drawn.placement.device[node], step).step if node.spec.size else step
+def _auto(drawn: Blueprint) -> dict[str, Any] | None:
+    """How `auto` chose: the share of the work that each accelerator takes which was asked, and who may be used."""
+    if drawn.request.named:
+        return None
+    shares = {drawn.panel.name(number): round(share, 4) for number, share in drawn.auto.items()}
+    return {"at_least": WORTHY, "shares": shares, "chosen": [drawn.panel.name(n) for n in drawn.panel.chosen]}
+
+
+def _pins(drawn: Blueprint) -> list[dict[str, Any]]:
+    """By pin: its device, and the nodes and states that it holds there or tried to."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for tensor, pin in drawn.placement.pins.items():
+        found.setdefault(pin, []).append(drawn.flow.name(tensor))
+    return [{"pin": key, "device": drawn.panel.name(n), "tensors": names} for (key, n), names in found.items()]
 
 
 def _nodes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any]]:
@@ -190,6 +197,7 @@ def _nodes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any
             "out": str(node.spec),
             "device": panel.name(placement.device[node]),
             "wanted": panel.name(placement.asked[node][0][0]),
+            "pinned": placement.pins[node][0] if node in placement.pins else None,
             "candidates": _candidates(drawn, node, steps[node]),
             "copies_in": copied.get(drawn.flow.ids[node], []),
         }
@@ -253,6 +261,7 @@ def _homes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any
                 "bytes": leaf.spec.nbytes,
                 "step": drawn.flow.ids[first] if first is not None else None,
                 "lived_there": leaf.kind == "state" and leaf.name in drawn.request.homes,
+                "pinned": placement.pins[leaf][0] if leaf in placement.pins else None,
                 "others": [{k: c[k] for k in ("device", "seconds", "reason")} for c in others],
             }
         )
@@ -262,20 +271,16 @@ def _homes(drawn: Blueprint, steps: Mapping[Tensor, Step]) -> list[dict[str, Any
 # Text
 
 
-def _counted(count: int, word: str) -> str:
-    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{count} {word if count == 1 else plural}"
-
-
 def _text(data: Mapping[str, Any]) -> str:
     s = data["summary"]
     shares = ", ".join(f"{name} {n} ({s['share'][name]:.0%} of the work)" for name, n in s["by_device"].items())
-    head = f"{data['selection']}, policy {data['policy']}: {_counted(s['nodes'], 'node')}: {shares or 'nothing runs'}"
-    lines = [f"{head}; {_counted(s['copies'], 'copy')}, {size(s['bytes_moved'])}"]
+    head = f"{data['selection']}, policy {data['policy']}: {counted(s['nodes'], 'node')}: {shares or 'nothing runs'}"
+    lines = [f"{head}; {counted(s['copies'], 'copy')}, {size(s['bytes_moved'])}"]
+    lines += [f"warned: {data['warning']}"] if data["warning"] else []
     lines += [f"note: {note}" for note in data["notes"]]
     nodes = {node["id"]: node for node in data["nodes"]}
     for number, run in enumerate(data["runs"]):
-        lines.append(f"run {number} on {run['device']}, {_counted(len(run['nodes']), 'step')}")
+        lines.append(f"run {number} on {run['device']}, {counted(len(run['nodes']), 'step')}")
         for name in run["nodes"]:
             lines += _node_lines(name, nodes.get(name))
     for i in data["inserted"]:
@@ -283,6 +288,7 @@ def _text(data: Mapping[str, Any]) -> str:
             f"copy inserted before {i['before']} on {i['device']}: {i['operand']}, {size(i['bytes'])}; {i['why']}"
         )
     for h in data["homes"]:
+        lines += [f"{h['kind']} {h['tensor']} on {h['device']}, pinned by {h['pinned']!r}"] if h["pinned"] else []
         lines += [
             f"{h['kind']} {h['tensor']} on {h['device']} with {h['step']}, not on {o['device']}: {o['reason']}"
             for o in h["others"]
@@ -297,6 +303,7 @@ def _node_lines(name: str, node: Mapping[str, Any] | None) -> list[str]:
     if node is None:
         return [f"  {name}: inserted"]
     lines = [f"  {name} -> {node['out']}"]
+    lines += [f"    pinned by {node['pinned']!r}"] if node["pinned"] is not None else []
     lines += [f"    not on {c['device']}: {c['reason']}" for c in node["candidates"] if c["reason"] is not None]
     lines += [f"    copied in: {c['tensor']} from {c['from']}, {size(c['bytes'])}" for c in node["copies_in"]]
     return lines
@@ -311,88 +318,3 @@ def _memory_lines(devices: Mapping[str, Mapping[str, int]]) -> list[str]:
             f"temporaries {size(m['temporaries'])} (at least {size(m['lower_bound'])}), peak {size(m['peak'])}{limit}"
         )
     return lines
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: "1.2 us"."""
-    for factor, unit in ((1e6, "us"), (1e3, "ms")):
-        if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def size(nbytes: int) -> str:
-    """Bytes for people: "4.0 KiB"."""
-    if nbytes < 1024:
-        return f"{nbytes} bytes"
-    power = min((nbytes.bit_length() - 1) // 10, 4)
-    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
-
-
-# The log
-
-
-def summary(drawn: Blueprint) -> str:
-    """One line: nodes by device, with why they are not where they were wanted; copies."""
-    counts: dict[int, int] = {}
-    why: dict[int, dict[str, None]] = {}
-    for node in drawn.flow.nodes:
-        device = drawn.placement.device[node]
-        counts[device] = counts.get(device, 0) + 1
-        if (reason := _why_moved(drawn, node)) is not None:
-            why.setdefault(device, {})[f"{node.op}: {str(reason).removeprefix(f'{node.op}: ')}"] = None
-    parts = []
-    for device, count in sorted(counts.items()):
-        reasons = list(why.get(device, ()))
-        more = [f"{len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS else []
-        text = "; ".join([*reasons[:_REASONS], *more])
-        parts.append(f"{drawn.panel.name(device)} {count}" + (f" ({text})" if text else ""))
-    copies = [copy for run in drawn.runs for copy in run.copies]
-    moved = size(sum(copy.nbytes for copy in copies))
-    return f"{_counted(len(drawn.flow.nodes), 'node')}: {', '.join(parts)}; {_counted(len(copies), 'copy')}, {moved}"
-
-
-def _why_moved(drawn: Blueprint, node: Tensor) -> Reason | None:
-    """The refusal of the first device asked, where the node went to another one because of it."""
-    asked = drawn.placement.asked[node]
-    number, reason = asked[0]
-    return reason if number != drawn.placement.device[node] else None
-
-
-def tell(log: logging.Logger, drawn: Blueprint, known: set[str]) -> None:
-    """One WARNING when something is not where it was wanted, one a pin without effect; each refusal once at INFO.
-
-    known: what was warned of already, to be said no second time.
-    """
-    told: dict[tuple[str, int, str], None] = {}
-    fell = False
-    for node in drawn.flow.nodes:
-        fell = fell or _why_moved(drawn, node) is not None
-        for number, reason in drawn.placement.asked[node]:
-            if reason is not None:
-                told[node.op, number, str(reason)] = None
-    for op, number, text in told:
-        log.info("%s is not taken by %s: %s", op, drawn.panel.name(number), text)
-    idle = drawn.placement.idle
-    for note in drawn.notes:
-        if note not in idle:
-            log.info("%s", note)
-    for note in idle:
-        if note not in known:
-            known.add(note)
-            log.warning("%s; it must be a constant's or state's whole name, or a node as explain() shows it", note)
-    little = _little(drawn)
-    if fell or little:
-        log.warning("%s%s", summary(drawn), little)
-
-
-def _little(drawn: Blueprint) -> str:
-    """What is said when accelerators that the user named get less than half of the declared work."""
-    panel = drawn.panel
-    named = [i for i in panel.chosen if panel.devices[i].device_class in ACCELERATORS] if drawn.request.named else []
-    if not named or not drawn.flow.nodes:
-        return ""
-    shares = _summary(drawn, steps_of(drawn.flow))["share"]
-    share = sum(shares.get(panel.name(i), 0.0) for i in named)
-    names = "+".join(panel.name(i) for i in named)
-    return "" if share >= WORTHY else f"; {names} was asked for and gets {share:.0%} of the declared work"

@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -23,8 +24,8 @@ from .memory import reserved
 from .placement import Policy
 from .plan import Plan
 from .registry import OpenDevice
-from .report import tell
 from .store import StateMemory, Store, check_room, identity
+from .telling import tell
 from .variables import setting
 
 __all__ = ["Session", "States", "compile"]
@@ -117,7 +118,8 @@ class Session:
 
     device: a selection such as "cpu" or "cpu:0:0+cpu:0:1"; None: JACKFIELD_DEVICE, else "auto".
     policy: "strict" (a refused step is an error), "prefer" (it goes to the next device; the default for named devices)
-        or "auto" (the default otherwise); None: JACKFIELD_POLICY, else the default.
+        or "auto" (likewise, and of named devices those that can't be had are left out; the default otherwise); None:
+        JACKFIELD_POLICY, else the default.
     keep_states: states survive the loss of their device; only False is known.
     Raises: DeviceNameError, Unavailable and its kin for a device that can't be had.
     """
@@ -127,9 +129,9 @@ class Session:
     ) -> None:
         if keep_states not in (None, False):
             raise PlanError(f"keep_states is {keep_states!r}; this version takes False")
-        self._selection = registry.select(device)
-        wanted = policy if policy is not None else setting("JACKFIELD_POLICY")
-        self.policy = _policy(wanted, named=self._selection.named)
+        wanted = _policy(policy if policy is not None else setting("JACKFIELD_POLICY"))
+        self._selection = registry.select(device, partly=wanted == "auto")
+        self.policy: Policy = wanted or ("prefer" if self._selection.named else "auto")
         self._checks = _checks(setting("JACKFIELD_CHECK"))
         self._store = Store()
         self._warned: set[str] = set()
@@ -151,6 +153,7 @@ class Session:
         split: str | None = None,
         copies: int | None = None,
         on_lost: str | None = None,
+        max_copies: int | None = None,
         meanwhile: Callable[[], object] | None = None,
     ) -> Plan:
         """A Plan of what these outputs need.
@@ -161,11 +164,14 @@ class Session:
         pins: (tensor or regular expression, device name) pairs, or a dict; the first match wins. An expression must
             match in full the name of a constant, state or input, or the id of a node ("softmax.0", as in explain).
         split, copies, on_lost: only None, 1 and "raise" are known, which are the defaults.
+        max_copies: how many copies between devices a call may take at most; None: any number.
         meanwhile: work of the caller's that other threads bring the constants beside; called once, in this thread, when
             all is planned and fits. The Session is Busy for it; what it raises ends the compile.
-        Raises: PlanError, PlacementError, OutOfMemory. Nothing of an earlier plan changes then.
+        Raises: PlanError, PlacementError (a step that no device takes, too many copies), OutOfMemory. Nothing of an
+        earlier plan changes then, and nothing is allocated.
         """
         _only(split=(split, (None,)), copies=(copies, (None, 1)), on_lost=(on_lost, (None, "raise")))
+        most = _most(max_copies)
         self._store.check_usable("compile")
         tensors, keys = _listed(outputs)
         lock = self._store.arenas.lock
@@ -173,7 +179,7 @@ class Session:
             raise Busy("compile: a call of this Session is under way")
         with lock:
             with no_collection():
-                drawn = self._draw(tensors, pins, changes)
+                drawn = self._draw(tensors, pins, changes, most)
             self._fill(drawn, None if meanwhile is None else self._checked(meanwhile))
             with no_collection():
                 plan = Plan(drawn, self._store, self._store.arenas, self, keys)
@@ -192,16 +198,25 @@ class Session:
 
         return run
 
-    def draw(self, outputs: Output, *, changes: Sequence[Tensor] = (), pins: PinList | None = None) -> Blueprint:
+    def draw(
+        self,
+        outputs: Output,
+        *,
+        changes: Sequence[Tensor] = (),
+        pins: PinList | None = None,
+        max_copies: int | None = None,
+    ) -> Blueprint:
         """All that compile would decide about these outputs; nothing is allocated."""
         self._store.check_usable("draw")
-        return self._draw(_listed(outputs)[0], pins, changes)
+        return self._draw(_listed(outputs)[0], pins, changes, _most(max_copies))
 
     @cached_property
     def _fallbacks(self) -> tuple[OpenDevice, ...]:
         return registry.fallbacks()
 
-    def _draw(self, tensors: Sequence[Tensor], pins: PinList | None, changes: Sequence[Tensor]) -> Blueprint:
+    def _draw(
+        self, tensors: Sequence[Tensor], pins: PinList | None, changes: Sequence[Tensor], max_copies: int | None
+    ) -> Blueprint:
         request = Request(
             devices=self._selection.devices,
             fallbacks=lambda: self._fallbacks,
@@ -215,6 +230,8 @@ class Session:
             memo=self._store.memo,
             guard=GUARD if "memory" in self._checks else 0,
             checks=self._checks,
+            max_copies=max_copies,
+            notes=self._selection.notes,
         )
         return draw(tensors, request, changes)
 
@@ -270,10 +287,13 @@ def compile(  # noqa: A001 (pinned name)
     split: str | None = None,
     copies: int | None = None,
     on_lost: str | None = None,
+    max_copies: int | None = None,
 ) -> Plan:
     """A Plan in a Session of its own, `plan.session`; the arguments are those of Session and Session.compile."""
     session = Session(device, policy=policy)
-    return session.compile(outputs, changes=changes, pins=pins, split=split, copies=copies, on_lost=on_lost)
+    return session.compile(
+        outputs, changes=changes, pins=pins, split=split, copies=copies, on_lost=on_lost, max_copies=max_copies
+    )
 
 
 def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
@@ -321,12 +341,16 @@ def _pins(pins: PinList | None) -> tuple[tuple[Tensor | str, str], ...]:
     return pairs
 
 
-def _policy(text: str | None, *, named: bool) -> Policy:
-    if text is None:
-        return "prefer" if named else "auto"
-    if text not in POLICIES:
+def _policy(text: str | None) -> Policy | None:
+    if text is not None and text not in POLICIES:
         raise PlanError(f"policy is {text!r}, must be one of {', '.join(POLICIES)}")
-    return cast("Policy", text)
+    return cast("Policy | None", text)
+
+
+def _most(copies: int | None) -> int | None:
+    if copies is None or (isinstance(copies, Integral) and not isinstance(copies, bool) and copies >= 0):
+        return copies if copies is None else int(copies)
+    raise PlanError(f"max_copies is {copies!r}, must be a whole number from 0 on, or None")
 
 
 def _checks(text: str | None) -> frozenset[str]:

@@ -46,10 +46,12 @@ from .backend import (
     PlacedStep,
     Program,
     Reads,
+    Span,
     Spec,
     Step,
     Target,
     Usage,
+    hookimpl,
     refusal,
 )
 from .dtypes import DTYPES
@@ -58,13 +60,14 @@ from .faults import Shape
 from .op import OPS
 from .reference import StepCall, array_at, fault_error, kernels_of_all_ops
 
-__all__ = ["POISON", "Shape", "SimBackend", "SimBuffer", "SimDevice", "SimEvent", "SimProgram"]
+__all__ = ["POISON", "Shape", "SimBackend", "SimBuffer", "SimDevice", "SimEvent", "SimProgram", "jackfield_spans"]
 
 POISON = b"\xff\x7f"  # repeated: NaN as f16, bf16, f32 and f64; a huge index as i16, i32 and i64
 GUARD = 64  # bytes before and after each allocation
 GUARD_BYTE = 0xA5
 COPY = "contiguous"  # the op that a planner inserts where an operand must be dense
 QUEUE_LIMIT = 4096  # entries; a longer queue is worked off, as a device would
+SPANS = 10_000  # steps whose times are kept
 
 log = logging.getLogger("jackfield")
 _numbers = count(1)
@@ -176,6 +179,7 @@ class SimDevice(Device):
         self._queue: deque[tuple[int, Callable[[], None]]] = deque()
         self._entries = 0
         self._faulty: list[SimProgram] = []
+        self._spans: deque[Span] = deque(maxlen=SPANS)
         self._account(0)
 
     def _account(self, nbytes: int) -> None:
@@ -319,10 +323,19 @@ class SimDevice(Device):
                 self._queue.clear()
                 self._alive()
             self.steps += 1
+            began = time.perf_counter()
             if error := self._failure(placed, call):
                 program.errors.append(error)
+            self._spans.append(Span(placed.step.op, began, time.perf_counter() - began))
         if program.errors and program not in self._faulty:
             self._faulty.append(program)
+
+    def take_spans(self) -> list[Span]:
+        """Times of steps since this was last asked."""
+        with _lock:
+            taken = list(self._spans)
+            self._spans.clear()
+            return taken
 
     def _failure(self, placed: PlacedStep, call: StepCall) -> Error | None:
         """Run one step; the first thing that went wrong."""
@@ -477,3 +490,9 @@ class SimBackend(Backend):
         wish: Reads = "any" if self.shape.reads == "any" else "dense"
         free = (0,) if step.op == COPY else OPS[step.op].targets
         return tuple("any" if i in free else wish for i in range(len(step.operands)))
+
+
+@hookimpl
+def jackfield_spans(device: Device) -> list[Span]:
+    """Times of the steps of a simulated device."""
+    return device.take_spans() if isinstance(device, SimDevice) else []

@@ -19,10 +19,39 @@ from .errors import (
     Unavailable,
 )
 
-__all__ = ["BackendStatus", "Stage", "State", "Stop", "error_of"]
+__all__ = ["CODES", "BackendStatus", "Stage", "State", "Stop", "error_of"]
 
 Stage = Literal["manifest", "trust", "import", "hook", "contract", "probe", "open"]
 State = Literal["ok", "off", "absent", "refused", "failed", "crashed", "hung", "pending"]
+
+# Every code: where a backend stops with it, and in which state. Programs and `schemas/doctor-1.json` rely on these.
+CODES: dict[str, tuple[Stage, State]] = {
+    "manifest-missing": ("manifest", "refused"),
+    "manifest-invalid": ("manifest", "refused"),
+    "schema-unknown": ("manifest", "refused"),
+    "unreadable": ("manifest", "failed"),
+    "platform": ("manifest", "absent"),
+    "duplicate": ("manifest", "off"),
+    "denied": ("trust", "off"),
+    "not-listed": ("trust", "off"),
+    "outside-site": ("trust", "refused"),
+    "shadowed": ("trust", "refused"),
+    "unpinned": ("trust", "refused"),
+    "tampered": ("trust", "refused"),
+    "import-error": ("import", "failed"),
+    "gil": ("import", "refused"),
+    "hook-unknown": ("hook", "refused"),
+    "hook-signature": ("hook", "refused"),
+    "no-backend": ("hook", "failed"),
+    "too-old": ("contract", "refused"),
+    "too-new": ("contract", "refused"),
+    "disagrees": ("contract", "refused"),
+    "crashed": ("probe", "crashed"),
+    "hung": ("probe", "hung"),
+    "quit": ("probe", "crashed"),
+    "no-device": ("open", "absent"),
+    "open-error": ("open", "failed"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +61,8 @@ class BackendStatus:
     build: digest of the installed wheel. stage: the one reached last.
     state: ok; off: the user said so; absent: no such hardware or driver; refused: the core's decision; failed: an
         exception; crashed, hung: in a child process; pending: nobody has asked yet.
-    code: stable word for programs. error, hint: one line each. traceback: of the plugin, complete.
+    code: stable word for programs, of CODES; "" where the state is ok or pending. error, hint: one line each.
+    traceback: of the plugin, complete.
     where: what was read ("static"), or which process ran the plugin. seconds: spent in the plugin's code.
     """
 

@@ -9,9 +9,13 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from operator import methodcaller
 from typing import TypeVar
 
 from .backend import Buffer, Device, Usage
@@ -280,17 +284,23 @@ class Store:
 
     @contextmanager
     def quiet(self, what: str, patience: float = 0.0) -> Iterator[None]:
-        """No call of the Session or of a clone is under way in here. patience: seconds to wait. Raises: Busy."""
+        """No call of the Session or of a clone is under way in here. patience: seconds to wait. Raises: Busy.
+
+        An interrupt comes between instructions of Python, never within one call of compiled code: so one call both
+        takes locks and lists them, and one call, made ready before, gives all back.
+        """
         taken: list[threading.Lock] = []
+        acquire = methodcaller("acquire", timeout=patience)
+        give_back: Callable[[], object] = partial(deque, map(methodcaller("release"), taken), 0)
         try:
-            for arenas in (self.arenas, *self.clones):  # with the first lock held no clone can be added
-                if not arenas.lock.acquire(timeout=patience):
-                    raise Busy(f"{what}: a call of this Session is under way")
-                taken.append(arenas.lock)
+            taken.extend(takewhile(acquire, (self.arenas.lock,)))
+            clones = [arenas.lock for arenas in self.clones] if taken else []  # none can be added now
+            taken.extend(takewhile(acquire, clones))
+            if len(taken) < 1 + len(clones):
+                raise Busy(f"{what}: a call of this Session is under way")
             yield
         finally:
-            for lock in taken:
-                lock.release()
+            give_back()
 
     def end(self) -> None:
         """Close when nobody has the Session any more, or the process ends.

@@ -47,17 +47,27 @@ class Refusal:
     hint: str = ""
 
 
+class Pinned(Protocol):
+    """A pin file; see `pins`."""
+
+    def refusal(self, dist: Distribution, name: str, version: str, module: str, /) -> Refusal | None: ...
+
+
 @dataclass(frozen=True)
 class Wishes:
-    """JACKFIELD_BACKENDS taken apart: names allowed and denied (globs), and which distribution has a name."""
+    """JACKFIELD_BACKENDS taken apart: names allowed and denied (globs), and which distribution has a name.
+
+    pins: what JACKFIELD_PINS allows; None: whatever is installed.
+    """
 
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     chosen: dict[str, str] = field(default_factory=dict)
     text: str = ""
+    pins: Pinned | None = None
 
     @classmethod
-    def parse(cls, text: str | None) -> Wishes:
+    def parse(cls, text: str | None, pins: Pinned | None = None) -> Wishes:
         allowed, denied, chosen = [], [], {}
         for word in (w.strip() for w in (text or "").split(",")):
             name, equals, dist = word.partition("=")
@@ -67,7 +77,7 @@ class Wishes:
                 denied.append(word[1:].strip())
             elif word:
                 allowed.append(word)
-        return cls(tuple(allowed), tuple(denied), chosen, text or "")
+        return cls(tuple(allowed), tuple(denied), chosen, text or "", pins)
 
     def refusal(self, name: str) -> Refusal | None:
         """Why the user's list leaves this backend out, or None."""

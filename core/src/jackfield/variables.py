@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from .names import near
 
-__all__ = ["PREFIX", "VARIABLES", "setting", "unknown"]
+__all__ = ["PREFIX", "VARIABLES", "ignored", "setting", "unknown"]
 
 PREFIX = "JACKFIELD_"
 
@@ -19,6 +19,7 @@ VARIABLES = {
     "JACKFIELD_DEVICE": "the selection when no device is given",
     "JACKFIELD_POLICY": "strict, prefer or auto",
     "JACKFIELD_BACKENDS": "which backends may load",
+    "JACKFIELD_PINS": "file of `jackfield trust pin`: wheels that are not in it, or not as they were, do not load",
     "JACKFIELD_HIDE": "cards that no backend may offer: a list of ids and addresses, or of their beginnings",
     "JACKFIELD_CHECK": "checks while debugging: memory, nan, promises",
     "JACKFIELD_SIM": "shape and faults of sim",
@@ -31,9 +32,18 @@ VARIABLES = {
 }
 
 
+def ignored() -> str:
+    """Why no variable counts in this process; "" where they do."""
+    if sys.flags.ignore_environment:
+        return "Python runs with -I or -E"
+    if hasattr(os, "getuid") and (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
+        return "this process has other rights than who started it"
+    return ""
+
+
 def setting(name: str) -> str | None:
-    """A JACKFIELD_* variable; None when unset or empty, and under `python -I` and `-E`, which ask to ignore them."""
-    return None if sys.flags.ignore_environment else os.environ.get(name) or None
+    """A JACKFIELD_* variable; None when unset or empty, and where all are `ignored`."""
+    return None if ignored() else os.environ.get(name) or None
 
 
 def unknown(known: Iterable[str]) -> Iterator[tuple[str, str]]:

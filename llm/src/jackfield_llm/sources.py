@@ -87,7 +87,7 @@ def default_model(*, offline: bool = False) -> Path:
 
 def cache_folder() -> Path:
     """Where fetched models are kept: `JACKFIELD_CACHE`, or this user's cache folder; "off" is about backends only."""
-    chosen = os.environ.get("JACKFIELD_CACHE")
+    chosen = None if sys.flags.ignore_environment else os.environ.get("JACKFIELD_CACHE")
     return Path(chosen).expanduser() if chosen and chosen != "off" else Path(platformdirs.user_cache_dir("jackfield"))
 
 

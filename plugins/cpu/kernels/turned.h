@@ -5,7 +5,21 @@
 #include "views.h"
 
 namespace jackfield {
+
+namespace JF_LEVEL::shared {
+
+// `turn` of a block for all elementwise kernels of a level: it knows nothing of their arithmetic, and is long.
+template <int SIZE, bool PAST, bool ASK>
+JF_SHARED void turn_block(const char* from, int64_t from_row, int64_t from_column, char* to, int64_t to_row,
+                          int64_t to_column, int64_t rows, int64_t columns) {
+    turn<SIZE, PAST, ASK>({from, from_row, from_column, to, to_row, to_column}, rows, columns);
+}
+
+}  // namespace JF_LEVEL::shared
+
 namespace {
+
+using namespace JF_LEVEL::shared;
 
 // Blocks of all views of a step, which have one shape: rows of some cache lines along the axis that lies together, as
 // many pages as the CPU keeps track of.
@@ -73,8 +87,8 @@ template <int SIZE>
 JF_INLINE View as_lines(const View& block, char* buffer) {
     if (has_lines<SIZE>(block)) return block;
     const View to = dense_in<SIZE>(buffer, block);
-    turn<SIZE, false, false>({block.data, block.stride[3], block.stride[2], buffer, SIZE, to.stride[2]}, block.shape[3],
-                             block.shape[2]);
+    turn_block<SIZE, false, false>(block.data, block.stride[3], block.stride[2], buffer, SIZE, to.stride[2],
+                                   block.shape[3], block.shape[2]);
     return to;
 }
 
@@ -134,11 +148,12 @@ struct Target {
     JF_INLINE void store() const {
         if (past_lines) return copy_past_caches<SIZE>(made, block);
         if (made.data == block.data) return;
-        const Turn t{made.data, made.stride[2], SIZE, block.data, block.stride[2], block.stride[3]};
         if (past_turned)
-            turn<SIZE, true, false>(t, block.shape[2], block.shape[3]);
+            turn_block<SIZE, true, false>(made.data, made.stride[2], SIZE, block.data, block.stride[2], block.stride[3],
+                                          block.shape[2], block.shape[3]);
         else
-            turn<SIZE, false>(t, block.shape[2], block.shape[3]);
+            turn_block<SIZE, false, true>(made.data, made.stride[2], SIZE, block.data, block.stride[2], block.stride[3],
+                                          block.shape[2], block.shape[3]);
     }
 };
 

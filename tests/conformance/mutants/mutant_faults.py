@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from mutant_native import (
     KERNELS,
     KIND,
@@ -45,6 +46,7 @@ from jackfield.backend import (
 __all__ = ["MUTANTS", "SLOW_QUEUE", "Mutant", "backend"]
 
 FAR = 3  # compiles until it crashes
+BORN = os.getpid()
 SLOW_QUEUE = "slow_queue"  # no fault: a queue that takes its time
 
 
@@ -254,6 +256,67 @@ class PadsResults(NativeDevice):
         return step.result.nbytes + 64
 
 
+# Beside others
+
+
+class OthersChildren(NativeDevice):
+    """Belongs to the process that made the backend; in a child of it something goes wrong."""
+
+    def compile(self, run: Sequence[Group], scratch: Place | None) -> Program:
+        self.born()
+        return super().compile(run, scratch)
+
+    def born(self) -> None:
+        if os.getpid() != BORN:
+            self.wrong()
+
+    def start(self, program: NativeProgram) -> None:
+        self.born()
+        super().start(program)
+
+    def wrong(self) -> None:
+        raise NotImplementedError
+
+
+class ParentsQueue(OthersChildren):
+    """Hands its work to the parent's device, where nobody does it."""
+
+    def start(self, program: NativeProgram) -> None:
+        if os.getpid() == BORN:
+            super().start(program)
+
+    def wrong(self) -> None:
+        pass
+
+
+class DiesInAChild(OthersChildren):
+    def wrong(self) -> None:
+        self.library.crash()
+
+
+class RaisesInAChild(OthersChildren):
+    """In a class that no caller expects, without saying what to do."""
+
+    def wrong(self) -> None:
+        raise RuntimeError("bad context")
+
+
+class CopiesNothing(NativeDevice):
+    """Says that it has brought what another device made."""
+
+    def copy(self, src: Place, dst: Place) -> bool:
+        return True
+
+
+class CopiesHalf(NativeDevice):
+    """Brings only the first half of it."""
+
+    def copy(self, src: Place, dst: Place) -> bool:
+        half = np.asarray(src.buffer.bytes[src.offset : src.offset + src.spec.nbytes // 2])
+        self.write(dst.buffer, dst.offset, half.data)
+        return True
+
+
 # What the backend says
 
 
@@ -311,6 +374,21 @@ class Everything(frozenset[str]):
 class TakesAnyAttribute(NativeBackend):
     def kernels(self) -> Mapping[str, Kernel]:
         return {op: replace(kernel, attributes=Everything(kernel.attributes)) for op, kernel in KERNELS.items()}
+
+
+class AnyOperand(dict[str, frozenset[str]]):
+    """A table of operands that has whatever it is asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> frozenset[str]:
+        return Everything(("f32",))
+
+
+class TakesAnyOperand(NativeBackend):
+    def kernels(self) -> Mapping[str, Kernel]:
+        return {op: replace(kernel, operands=AnyOperand(kernel.operands)) for op, kernel in KERNELS.items()}
 
 
 class PacksTooSmall(NativeBackend):
@@ -409,6 +487,12 @@ MUTANTS: dict[str, Mutant] = {
     "kernel_lost": Mutant("coverage", ("sum",), made=LosesKernel),
     "f16_lost": Mutant("coverage", ("sum", "add"), made=LosesHalves),
     "gil_held": Mutant("threads", holds_gil=True),
+    "any_operand": Mutant("claims", also=JUDGES, made=TakesAnyOperand),
+    "parents_queue": Mutant("fork", made=ParentsQueue),
+    "dies_in_a_child": Mutant("fork", made=DiesInAChild),
+    "raises_in_a_child": Mutant("fork", made=RaisesInAChild),
+    "copies_nothing": Mutant("fallback", made=CopiesNothing),
+    "copies_half": Mutant("fallback", made=CopiesHalf),
 }
 
 

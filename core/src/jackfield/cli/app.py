@@ -20,6 +20,7 @@ from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .new_backend import new_backend
+from .trust import trust
 from .why import why
 
 __all__ = ["Commands", "app", "main"]
@@ -156,7 +157,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (conform, devices, diff, doctor, explain, new_backend, why):
+for _command in (conform, devices, diff, doctor, explain, new_backend, trust, why):
     app.add_command(_command)
 
 

@@ -18,8 +18,9 @@ from jackfield.conformance.report import document, load, regressions, text
 from jackfield.conformance.results import KINDS, Result, read_expected
 from jackfield.conformance.runner import DEADLINE, Request, Runner
 from jackfield.conformance.suites import SUITES, chosen
-from jackfield.errors import AttributeValueError
+from jackfield.errors import AttributeValueError, DeviceNameError
 
+from .command import Command
 from .output import shortened, table
 
 __all__ = ["conform"]
@@ -28,7 +29,7 @@ _SUITES = f"Only this one of {', '.join(SUITES)}; or all. May be given several t
 SHOWN = 20  # bad cases that are printed; the report has all
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
 @click.option("--suite", "-s", "suites", multiple=True, metavar="SUITE", help=_SUITES)
 @click.option("--level", type=click.Choice(LEVELS), help="All suites of a level; exits 1 where it is not reached.")
@@ -73,12 +74,20 @@ def conform(
     expected = read_expected(xfail) if xfail else ()
     try:
         wanted = chosen((*suites, *(suites_of(level) if level else ())))
-        request = Request(name, wanted, seed, imports, deadline, expected, sample)
     except AttributeValueError as e:
-        raise click.UsageError(str(e), ctx) from e
+        raise click.BadParameter(str(e), ctx, param_hint="--suite") from e
+    try:
+        request = Request(name, wanted, seed, imports, deadline, expected, sample)
+    except AttributeValueError as e:  # its first word is the option's
+        raise click.BadParameter(str(e), ctx, param_hint=f"--{str(e).partition(' ')[0]}") from e
     if report is not None:
         _check_place(report)
-    about, results = _tried(request, quiet=as_json)
+    try:
+        about, results = _tried(request, quiet=as_json)
+    except AttributeValueError as e:  # a module that is not there: nothing was tried
+        raise click.BadParameter(str(e), ctx, param_hint="--import") from e
+    except DeviceNameError as e:
+        raise click.BadParameter(str(e), ctx, param_hint="NAME") from e
     fields = document(about, wanted, seed, results, sample, level)
     if as_json:
         click.echo(text(fields), nl=False)
@@ -140,8 +149,11 @@ def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None
     rows.append(["all", *(_total(fields, k) for k in kinds), f"{sum(seconds.values()):.1f}"])
     table(["suite", *kinds, "seconds"], rows)
     bad = [one for one in results if one.is_bad]
-    if bad:
+    told = [one for one in results if one.result == "passed" and one.reason]
+    if bad or told:
         click.echo()
+    for one in told:
+        click.echo(f"{one.id}: {one.reason}")
     for one in bad[:SHOWN]:
         click.echo(f"{one.result}: {one.id}: {one.reason}")
     if len(bad) > SHOWN:

@@ -11,6 +11,7 @@ import click
 from jackfield import registry
 from jackfield.errors import Error
 
+from .command import Command
 from .output import document, json_option, nbytes, table
 
 __all__ = ["device_fields", "devices"]
@@ -18,12 +19,11 @@ __all__ = ["device_fields", "devices"]
 
 def device_fields(info: registry.DeviceInfo) -> dict[str, Any]:
     """A device as JSON has it."""
-    fields = dataclasses.asdict(info)
-    fields["class"] = fields.pop("device_class")
-    return fields
+    words = {"device_class": "class"}
+    return {words.get(name, name): value for name, value in dataclasses.asdict(info).items()}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("selection", required=False)
 @json_option
 def devices(selection: str | None, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from jackfield.errors import GraphError, PlanError
 from jackfield.graph import Tensor, toposort
 from jackfield.saved import Outputs, load_graph
 
+from .command import Command
 from .output import console, document, json_option, shortened, table
 
 __all__ = ["diff"]
@@ -24,7 +25,7 @@ __all__ = ["diff"]
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("a")
 @click.argument("b")
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -57,10 +58,13 @@ def diff(
     """
     try:
         outputs = load_graph(graph)
-        arrays = {name: _array(file) for name, file in map(_pair, given)}
+    except GraphError as e:
+        raise click.BadParameter(str(e), ctx, param_hint="GRAPH") from e
+    arrays = {name: _array(file) for name, file in map(_pair, given)}
+    try:
         found = run_both(outputs, a, b, chained=chained, inputs=arrays, seed=seed, repro=_place(outputs, graph, repro))
-    except (GraphError, PlanError) as e:
-        raise click.UsageError(str(e), ctx) from e
+    except PlanError as e:
+        raise click.BadParameter(str(e), ctx, param_hint="--input") from e
     fields = found.to_dict() | {"repro": _repro(found, graph)}
     if as_json:
         document("diff", fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import sys
 from typing import Any
 
 import click
@@ -16,10 +15,11 @@ from jackfield.discovery import CORE_VERSION
 from jackfield.errors import Error
 from jackfield.manifest import Manifest, this_platform
 from jackfield.names import HOST_CLASS
-from jackfield.probe import wrong_settings
+from jackfield.pins import wrong_pins
+from jackfield.probe import gil_is_on, wrong_settings
 from jackfield.session import POLICIES
 from jackfield.stages import BackendStatus
-from jackfield.variables import PREFIX, VARIABLES, setting, unknown
+from jackfield.variables import PREFIX, VARIABLES, ignored, setting, unknown
 
 from .devices import device_fields
 from .output import console, document, json_option, shortened, table
@@ -53,7 +53,8 @@ def doctor(ctx: click.Context, *, static: bool, fresh: bool, deep: bool, as_json
         "hints": [{"code": s.code, "text": f"{s.name}: {s.hint}", "install": ""} for s, _ in listed if s.hint]
         + [{"code": "setting", "text": text, "install": ""} for text in settings]
         + _wheels([m for _, m in listed if m is not None]),
-        "notes": [f"{s.name}: {note}" for s, _ in listed for note in s.notes]
+        "notes": _ignored()
+        + [f"{s.name}: {note}" for s, _ in listed for note in s.notes]
         + [f"{name}: {f.text}" + (f"; {f.hint}" if f.hint else "") for name, f in registry.findings(deep=deep)],
     }
     if as_json:
@@ -72,7 +73,7 @@ def _wrong_settings(listed: list[tuple[BackendStatus, Manifest | None]]) -> list
         registry.select(None)
     except Error as e:
         wrong.append("JACKFIELD_DEVICE: " + str(e).partition("\n")[0])  # without the line that points
-    wrong += wrong_settings()
+    wrong += [*wrong_settings(), *wrong_pins()]
     policy = setting("JACKFIELD_POLICY")
     if policy and policy not in POLICIES:
         wrong.append(f"JACKFIELD_POLICY={policy}: must be one of {', '.join(POLICIES)}")
@@ -84,7 +85,6 @@ def _wrong_settings(listed: list[tuple[BackendStatus, Manifest | None]]) -> list
 
 
 def _core() -> dict[str, Any]:
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     import sysconfig  # noqa: PLC0415 (slow to load, and only this line needs it)
 
     return {
@@ -93,7 +93,7 @@ def _core() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": this_platform(),
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-        "gil": bool(gil),
+        "gil": gil_is_on(),
     }
 
 
@@ -105,6 +105,11 @@ def _environment(manifests: list[Manifest]) -> list[dict[str, str]]:
         for name, value in sorted(os.environ.items())
         if name.startswith(PREFIX)
     ]
+
+
+def _ignored() -> list[str]:
+    names = [name for name in sorted(os.environ) if name.startswith(PREFIX)]
+    return [f"ignored, because {ignored()}: {', '.join(names)}"] if names and ignored() else []
 
 
 def _backend(status: BackendStatus, manifest: Manifest | None) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import click
 from jackfield.explain import explain as dry_run
 from jackfield.saved import load_graph
 
+from .command import Command
 from .output import console, document, json_option, shortened
 
 __all__ = ["explain"]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--device", "-d", help="A selection such as sim+reference; the default is JACKFIELD_DEVICE, else auto.")
 @click.option(

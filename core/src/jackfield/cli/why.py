@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from rich.console import Console
 
 from jackfield import registry
 from jackfield.backend import Backend, Reason, Step, Target, refusal
@@ -21,12 +22,13 @@ from jackfield.names import near, parse
 from jackfield.op import OPS, Op
 from jackfield.stages import BackendStatus
 
+from .command import Command
 from .output import console, document, json_option, shortened, table
 
 __all__ = ["why"]
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("device")
 @click.argument("op", required=False)
 @click.option("--dtype", help="Only cases in which this dtype is the one under test.")
@@ -35,21 +37,21 @@ __all__ = ["why"]
 def why(ctx: click.Context, device: str, op: str | None, dtype: str | None, *, as_json: bool) -> None:
     """Say whether DEVICE can be used, and why not; with OP, which steps of that op it takes.
 
-    Further options are attributes of OP, such as --axis 0. No hardware is needed to ask about an op.
+    Further options are attributes of OP, such as --axis 0. No hardware is needed to ask about an op: every target that
+    the backend names answers; of one that can't be loaded here, the claims file of its wheel.
     """
     asked = None if op is None else _asked(ctx, op, dtype)
     if asked is None and (ctx.args or dtype is not None):
         raise click.UsageError("a dtype and attributes belong to an OP; name one after the device", ctx)
     fields = _answer(device)
     if asked is not None:
-        fields["op"] = op
-        fields["targets"] = _targets(device, *asked, dtype)
+        fields |= _support(device, *asked, dtype)
     if as_json:
         document("why", fields)
     else:
         _print(fields)
-    taken = asked is None or any(target["taken"] for target in fields["targets"])
-    ctx.exit(0 if taken and (asked is not None or fields["answer"] == "ok") else 1)
+    fine = fields["answer"] == "ok" if asked is None else any(one["taken"] for one in fields["targets"])
+    ctx.exit(0 if fine else 1)
 
 
 # The device
@@ -81,7 +83,10 @@ def _answer(device: str) -> dict[str, Any]:
 
 
 def _kinds(status: BackendStatus, manifest: Manifest | None) -> set[str]:
-    return {kind.kind for kind in manifest.kinds} if manifest is not None else {status.name}
+    """Kinds and classes of its devices."""
+    if manifest is None:
+        return {status.name}
+    return {word for kind in manifest.kinds for word in (kind.kind, kind.device_class) if word}
 
 
 # An op
@@ -114,13 +119,29 @@ def _value(text: str) -> Any:
         return text
 
 
-def _targets(device: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -> list[dict[str, Any]]:
-    """What each target of the backend says to the declared cases of an op."""
+def _support(device: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
+    """What the backend says to the declared cases of an op, by target; or what its wheel claims of them.
+
+    takes: a target takes all of them. code, reason: else what the target that takes most says most often.
+    """
     kind = parse(device).sets[0][0].kind
     backend, targets = registry.ask(kind)
-    if backend is None:
-        return []
-    return [_target(backend, target, op, list(_steps(op, attrs, dtype))) for target in targets]
+    steps = list(_steps(op, attrs, dtype))
+    rows = [] if backend is None else [_target(backend, target, op, steps) for target in targets]
+    if not rows:
+        rows = _claimed(registry.claimed(kind), op, attrs, dtype)
+    best = max(rows, key=lambda row: row["taken"], default=None)
+    nobody = f"nobody answers for {kind}: it names no targets and has no claims"
+    kernel = None if backend is None else backend.kernels().get(op.name)
+    operands = {} if kernel is None else {name: sorted(dtypes) for name, dtypes in kernel.operands.items()}
+    return {
+        "op": op.name,
+        "takes": best is not None and best["takes"],
+        "code": "other" if best is None else best["code"],
+        "reason": nobody if best is None else best["reason"],
+        "operands": [{"name": name, "dtypes": dtypes} for name, dtypes in operands.items()],
+        "targets": rows,
+    }
 
 
 def _steps(op: Op, attrs: Mapping[str, Any], dtype: str | None) -> Iterator[Step]:
@@ -140,15 +161,42 @@ def _target(backend: Backend, target: Target, op: Op, steps: Sequence[Step]) -> 
     reasons = Counter(
         (reason.code, str(reason)) for step in steps if (reason := _reason(backend, target, step)) is not None
     )
-    kernel = backend.kernels().get(op.name)
-    operands = {} if kernel is None else {name: sorted(dtypes) for name, dtypes in kernel.operands.items()}
+    none: tuple[str, str] = ("other", f"{op.name} has no declared case of this dtype with these attributes")
+    said = [most for most, _ in reasons.most_common(1)] if steps else [none]
     return {
         "arch": target.arch,
+        "source": "targets",
+        "takes": not said,
+        "code": said[0][0] if said else None,
+        "reason": said[0][1] if said else None,
         "cases": len(steps),
         "taken": len(steps) - reasons.total(),
         "reasons": [{"code": code, "reason": text, "cases": n} for (code, text), n in reasons.most_common()],
-        "operands": [{"name": name, "dtypes": dtypes} for name, dtypes in operands.items()],
     }
+
+
+def _claimed(text: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -> list[dict[str, Any]]:
+    """The lines of a claims file about an op, one row a dtype; it knows nothing of attributes."""
+    rows = []
+    for line in text.splitlines():
+        name, of, count = (*line.split(), "", "", "")[:3]
+        taken, _, cases = count.partition("/")
+        if name == op.name and dtype in (None, of) and taken.isdigit() and cases.isdigit():
+            all_ = taken == cases and not attrs
+            why = "which attributes it takes" if attrs else "which cases those are"
+            rows.append(
+                {
+                    "arch": of,
+                    "source": "claims",
+                    "takes": all_,
+                    "code": None if all_ else "other",
+                    "reason": None if all_ else f"{taken} of {cases} cases of {of}, says its claims file, not {why}",
+                    "cases": int(cases),
+                    "taken": int(taken),
+                    "reasons": [],
+                }
+            )
+    return rows
 
 
 def _reason(backend: Backend, target: Target, step: Step) -> Reason | None:
@@ -170,9 +218,17 @@ def _print(fields: dict[str, Any]) -> None:
             out.print(shortened(f"{title}: {text}"), markup=False)
     rows = [(s["name"], s["state"], s["stage"], s["code"], s["error"] or "") for s in fields["stages"]]
     table(["backend", "state", "stage", "code", "reason"], rows)
-    for target in fields.get("targets", []):
-        out.print(f"\n{fields['op']} on {target['arch']}: {target['taken']} of {target['cases']} cases are taken")
-        for one in target["reasons"]:
+    if "op" in fields:
+        _print_op(out, fields)
+
+
+def _print_op(out: Console, fields: dict[str, Any]) -> None:
+    out.print(f"\n{fields['op']}: {'taken' if fields['takes'] else fields['reason']}", markup=False)
+    for one in fields["operands"]:
+        out.print(f"  {one['name']}: {' '.join(one['dtypes'])}", markup=False)
+    for row in fields["targets"]:
+        where = f"on {row['arch']}" if row["source"] == "targets" else f"as {row['arch']}"
+        told = f": {row['reason']}" if row["reason"] and not row["reasons"] else ""
+        out.print(f"{where}: {row['taken']} of {row['cases']} cases are taken{told}", markup=False)
+        for one in row["reasons"]:
             out.print(f"  {one['cases']} refused [{one['code']}]: {one['reason']}", markup=False)
-        for one in target["operands"]:
-            out.print(f"  {one['name']}: {' '.join(one['dtypes'])}", markup=False)

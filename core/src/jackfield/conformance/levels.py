@@ -14,7 +14,7 @@ __all__ = ["LEVELS", "judged", "suites_of"]
 _ADDED: Mapping[str, tuple[str, ...]] = {
     "bronze": (*("packaging", "manifest", "registry", "lifecycle", "names", "buffers", "errors", "claims", "ops"),),
     "silver": ("views", "block-dtypes", "packed", "memory", "threads", "guards"),
-    "gold": ("fork", "free-threading", "fallback", "window", "coverage"),
+    "gold": ("fork", "free-threading", "fallback", "window", "overhead", "coverage"),
 }
 LEVELS = tuple(_ADDED)
 

@@ -24,9 +24,10 @@ class XfailError(Error, ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """One case. code: of an unsupported one. reason: in words. issue: where an expected failure is tracked.
+    """One case. code: of an unsupported one. reason: in words, also what a passed one has to tell.
 
-    seconds: how long it took. max_ulp: the worst element, where floats were compared.
+    issue: where an expected failure is tracked. seconds: how long it took. max_ulp: the worst element, where floats
+    were compared.
     """
 
     id: str

@@ -56,10 +56,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Verdict:
-    """mistakes: in words, none if all is right. max_ulp: the worst element's distance from the oracle, if measured."""
+    """mistakes: in words, none if all is right. max_ulp: the worst element's distance from the oracle, if measured.
+
+    note: what is worth telling of a trial that passed.
+    """
 
     mistakes: tuple[str, ...]
     max_ulp: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

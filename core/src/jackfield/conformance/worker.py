@@ -52,7 +52,7 @@ def about(subject: Subject) -> dict[str, Any]:
             "version": status.version if status else "",
             "build": status.build if status else "",
         },
-        "device": {"name": device.name, "id": "", "driver": "", "arch": device.target.arch},
+        "device": {"name": device.name, "id": device.id, "driver": device.driver, "arch": device.target.arch},
     }
 
 
@@ -80,7 +80,7 @@ def _tried(trial: Trial, subject: Subject) -> dict[str, Any]:
         verdict = Verdict(tuple(verdict))
     mistakes = [text[:LONGEST] for text in verdict.mistakes]
     if not mistakes:
-        return {"result": "passed", "max_ulp": verdict.max_ulp}
+        return {"result": "passed", "max_ulp": verdict.max_ulp, "reason": verdict.note}
     more = f"; and {len(mistakes) - SHOWN} more" if len(mistakes) > SHOWN else ""
     return {"result": "failed", "reason": "; ".join(mistakes[:SHOWN]) + more, "max_ulp": verdict.max_ulp}
 

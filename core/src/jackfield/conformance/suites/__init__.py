@@ -24,6 +24,7 @@ from . import (
     memory,
     names,
     ops,
+    overhead,
     packaging,
     packed,
     registry,
@@ -54,10 +55,11 @@ SUITES: dict[str, Trials] = {
     "free-threading": free_threading.trials,
     "fallback": fallback.trials,
     "window": window.trials,
+    "overhead": overhead.trials,
     "coverage": coverage.trials,
 }
 
-ON_DEMAND = frozenset({"coverage"})  # asks for ops that no backend owes anybody
+ON_DEMAND = frozenset({"coverage", "overhead"})  # ops that no backend owes anybody; times, which want a quiet machine
 DEFAULT = tuple(name for name in SUITES if name not in ON_DEMAND)
 
 

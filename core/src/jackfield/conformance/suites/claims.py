@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
@@ -19,13 +20,15 @@ from jackfield.conformance.check import judged
 from jackfield.conformance.claims import claims
 from jackfield.conformance.direct import refused, run, step_of
 from jackfield.conformance.trials import Refused, Subject, Trial
-from jackfield.dtypes import DTYPES
+from jackfield.dtypes import DTYPES, f32
 from jackfield.op import OPS, Op
+from jackfield.spec import Spec
 
 __all__ = ["RUNNING", "kernel_of", "trials"]
 
 RUNNING = tuple(name for name in ops.__all__ if not OPS[name].is_view)
 INVENTED = "invented_by_the_kit"
+OWN = ("reference", "sim")  # take what the core has, whatever it is
 CODES = frozenset(get_args(ReasonCode))
 QUIET_EVENTS = ("open", "ctypes.dlopen", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.")
 SOURCE = (".py", ".pyc")  # an import in a function is clumsy, but opens no hardware
@@ -129,17 +132,45 @@ def _has_options(op: Op, example: Example) -> bool:
 
 
 def unknown_is_refused(name: str, subject: Subject) -> list[str]:
-    """An invented attribute, an operand and a dtype that the kernel does not list: refused, with the right code."""
+    """An invented attribute, an invented operand, and one that the kernel does not list: refused, with the right code.
+
+    As for a backend that is older than the core: an op may get an optional operand or an attribute at any time.
+    """
     kernel = kernel_of(name, subject.backend)
     step = _taken_step(name, subject)
     found = []
     invented = replace(step, attrs=Attrs({**step.attrs, INVENTED: 1}))
     found += _must_refuse(invented, "attribute", "an invented attribute", subject)
+    found += _must_refuse_longer(step, subject)
     for example in examples_of(name):
         for operand, spec in zip(OPS[name].operands, example.specs, strict=True):
             if spec is not None and operand not in kernel.operands:
-                found += _must_refuse(step_of(example), "operand", f"the operand {operand!r}", subject)
+                found += _must_refuse(step_of(example), "", f"the operand {operand!r}", subject)
     return found[:1]
+
+
+def _must_refuse_longer(step: Step, subject: Subject) -> list[str]:
+    """An invented operand, also by a backend that looks up in the core what its kernels read; the core's own may."""
+    backend, table = subject.backend, subject.backend.kernels()
+    with _one_operand_more(step.op):
+        longer = replace(step, operands=(*step.operands, Spec(f32, (1,))))
+        table = table if backend.name in OWN else backend.kernels()
+        reason: object = refusal(longer, table, subject.device.target)
+        if reason is None:
+            reason = backend.why_not(longer, subject.device.target)
+    return _wrongly_refused(longer, reason, "operand", "an invented operand")
+
+
+@contextmanager
+def _one_operand_more(name: str) -> Iterator[None]:
+    """As if a later core had given the op another optional operand."""
+    op = OPS[name]
+    OPS[name] = longer = copy(op)
+    longer.operands, longer.optional = (*op.operands, INVENTED), op.optional | {INVENTED}
+    try:
+        yield
+    finally:
+        OPS[name] = op
 
 
 def _taken_step(name: str, subject: Subject) -> Step:
@@ -154,10 +185,14 @@ def _taken_step(name: str, subject: Subject) -> Step:
 
 
 def _must_refuse(step: Step, code: str, what: str, subject: Subject) -> list[str]:
-    reason = refused(step, subject.backend, subject.device)
+    """code: "" for any, where an operand before it may be refused first."""
+    return _wrongly_refused(step, refused(step, subject.backend, subject.device), code, what)
+
+
+def _wrongly_refused(step: Step, reason: object, code: str, what: str) -> list[str]:
     if reason is None:
         return [f"{step.op}: {what}, which the kernel does not list, is taken"]
-    if code != "operand" and getattr(reason, "code", "other") != code:  # an earlier operand may be refused first
+    if code and getattr(reason, "code", "other") != code:
         return [f"{step.op}: {what} is refused with code {getattr(reason, 'code', 'other')!r}, must be {code!r}"]
     return []
 

@@ -29,6 +29,7 @@ from .claims import RUNNING, kernel_of
 __all__ = ["trials"]
 
 THREADS = 4
+CALLERS = 8  # threads on one plan, and clones
 RUNS = 40
 LONG_ENOUGH = 0.3  # seconds of one run, so that another thread has something to wait for
 MOST_STEPS = 4096
@@ -144,22 +145,22 @@ def compiles_side_by_side(seed: int, subject: Subject) -> list[str]:
 
 def clones_side_by_side(seed: int, subject: Subject) -> list[str]:
     """A plan and its clones at once, each on its own input: the bytes that the plan gives alone."""
-    data = [np.random.default_rng((seed, n)).uniform(0, 1, 4099).astype(np.float32) for n in range(THREADS)]
+    data = [np.random.default_rng((seed, n)).uniform(0, 1, 4099).astype(np.float32) for n in range(CALLERS)]
     with strict_session(subject) as session:
         plan = session.compile(chain(subject, graph_input("x", (4099,), f32), 20))
         want = [plan(x=one).tobytes() for one in data]
-        plans = [plan, *(plan.clone() for _ in range(THREADS - 1))]
+        plans = [plan, *(plan.clone() for _ in range(CALLERS - 1))]
 
         def work(number: int) -> list[str]:
             wrong = sum(plans[number](x=data[number]).tobytes() != want[number] for _ in range(RUNS))
             return [f"{wrong} of {RUNS} calls of a clone give other bytes"] if wrong else []
 
-        return together([partial(work, number) for number in range(THREADS)])
+        return together([partial(work, number) for number in range(CALLERS)])
 
 
 def one_plan_is_busy_or_right(seed: int, subject: Subject) -> list[str]:
     """Threads that share one plan get the right result, or Busy."""
-    data = [np.random.default_rng((seed, n)).uniform(0, 1, 4099).astype(np.float32) for n in range(THREADS)]
+    data = [np.random.default_rng((seed, n)).uniform(0, 1, 4099).astype(np.float32) for n in range(CALLERS)]
     with strict_session(subject) as session:
         plan = session.compile(chain(subject, graph_input("x", (4099,), f32), 20))
         want = [plan(x=one).tobytes() for one in data]
@@ -173,7 +174,7 @@ def one_plan_is_busy_or_right(seed: int, subject: Subject) -> list[str]:
                     continue
             return []
 
-        return together([partial(work, number) for number in range(THREADS)])
+        return together([partial(work, number) for number in range(CALLERS)])
 
 
 # The GIL

@@ -1,0 +1,32 @@
+"""The core speaks to no other machine: while its tests run, whoever opens a socket to one fails."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+WATCHED = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
+
+
+class _Watch:
+    is_on = False
+    seen: list[str] = []
+
+
+def _audit(event: str, args: tuple) -> None:
+    if _Watch.is_on and event in WATCHED:
+        _Watch.seen.append(f"{event} {args[1:]}")
+        raise ConnectionRefusedError(f"{event}: the core opens no socket")
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """Gives the list of what was tried."""
+    _Watch.is_on, _Watch.seen = True, []
+    yield _Watch.seen
+    _Watch.is_on = False
+    assert _Watch.seen == []
