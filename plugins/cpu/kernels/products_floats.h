@@ -1,6 +1,8 @@
 // Products in f32 over all rows and matrices of a Product: float weights, and block weights when x must not be rounded.
 // A bf16 weight may meet x rounded to bf16, in pairs of columns: see Terms in tiles_floats.h.
 #pragma once
+#include <type_traits>
+
 #include "products.h"
 #include "products_blocks.h"
 #include "tiles_floats.h"
@@ -126,12 +128,30 @@ const char* weight_lanes(const Product& p, const char* matrix, int64_t g, int64_
     }
 }
 
-// Packed floats for a narrow panel are widened on the way, since none is read twice.
-inline FloatTile find_direct_tile(const Product& p, int64_t rows) {
+// Packed floats for a narrow panel are widened or paired on the way, since none is read twice.
+template <class Terms>
+FloatTile find_direct_tile(const Product& p, int64_t rows) {
     if (p.layout != ROWS16 || is_block(p.dtype) || rows > 4) return nullptr;
+#if defined(JF_LEVEL_vnni)
+    if constexpr (std::is_same_v<Terms, PairInstruction>)
+        return p.k % 2 ? nullptr : find_narrow_tile<PackedPairs>(rows);
+#endif
+    if (Terms::COLUMNS == 2) return nullptr;
     if (p.dtype == F16) return find_narrow_tile<Singles<F16>>(rows);
     if (p.dtype == BF16) return find_narrow_tile<Singles<BF16>>(rows);
     return find_narrow_tile<Singles<F32>>(rows);
+}
+
+// Column k of a group of packed floats; beyond the last column the next group begins.
+inline const char* packed_at(const Product& p, int64_t segment, int64_t g, int64_t k) {
+    return p.matrix(p, segment) + g * group_nbytes(p.dtype, p.k) + k * GROUP * block_nbytes(p.dtype);
+}
+
+// Asks for the part of `nbytes` at `data` that `width` of `rows` rows from `row` on are: while many rows are multiplied
+// with some columns, the next ones come to the second cache.
+JF_INLINE void ask_share(const char* data, int64_t nbytes, int64_t row, int64_t width, int64_t rows) {
+    const int64_t end = nbytes * (row + width) / rows;
+    for (int64_t i = nbytes * row / rows; i < end; i += 64) __builtin_prefetch(data + i, 0, 2);
 }
 
 // Rows [from, to) of a segment times one group, to sums; no more than ROWS_AT_ONCE, from a multiple of it.
@@ -141,13 +161,15 @@ void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t fr
     const int64_t begin = p.begin(segment);
     memset(sums, 0, size_t((to - from) * GROUP * 4));
     const int64_t lanes = lanes_of<Terms>(p.k);
-    const FloatTile direct = Terms::COLUMNS == 1 ? find_direct_tile(p, to - from) : nullptr;
-    if (direct) direct(p.matrix(p, segment) + g * group_nbytes(p.dtype, p.k), x + (begin + from) * lanes, p.k, sums);
+    const FloatTile direct = find_direct_tile<Terms>(p, to - from);
+    if (direct) direct(packed_at(p, segment, g, 0), x + (begin + from) * lanes, p.k, sums);
     for (int64_t k = direct ? p.k : 0; k < p.k; k += DEPTH) {
         const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
         const char* w = weight_lanes<Terms>(p, p.matrix(p, segment), g, k, n, columns, lines);
+        const char* const later = p.layout == ROWS16 && !is_block(p.dtype) ? packed_at(p, segment, g, k + n) : nullptr;
         for (int64_t start = from, width; start < to; start += width) {
             width = panel_width(p.end(segment) - begin - start, WIDEST_FLOAT);
+            if (later) ask_share(later, n * GROUP * block_nbytes(p.dtype), start - from, width, to - from);
             const float* panel = x + (begin + start) * lanes + k / Terms::COLUMNS * width;
             find_float_tile<Terms>(width)(w, panel, n, sums + (start - from) * GROUP);
         }

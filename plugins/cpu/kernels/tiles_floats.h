@@ -39,6 +39,14 @@ struct Pairs {
     }
 };
 
+#if defined(__AVX512BW__)
+// Of 32 elements of 16 bits: 0, 16, 1, 17, ...
+JF_INLINE __m512i pair_order() {
+    const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(GROUP)), 16));
+}
+#endif
+
 #if defined(JF_LEVEL_vnni)
 // The same by the instruction of AVX512-BF16, which takes subnormal numbers for 0. As text, so that the level need not
 // be compiled for CPUs that have it; whoever calls has asked the CPU.
@@ -46,6 +54,15 @@ struct PairInstruction : Pairs {
     static JF_INLINE vf add(vf sum, vf w, const float& x) {
         __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
         return sum;
+    }
+};
+#endif
+
+#if defined(JF_LEVEL_vnni)
+// Pairs from packed columns as they lie: both columns of sixteen rows are one vector.
+struct PackedPairs : PairInstruction {
+    static JF_INLINE vf weight(const char* w, int64_t lane) {
+        return vf(_mm512_permutexvar_epi16(pair_order(), _mm512_loadu_si512(w + lane * NBYTES)));
     }
 };
 #endif
@@ -177,9 +194,7 @@ inline void widen_dense(int32_t dtype, const char* from, int64_t n, float* to) {
 inline void pair_columns(const char* from, int64_t n, char* to) {
     int64_t k = 0;
 #if defined(__AVX512BW__)
-    alignas(64) uint16_t order[2 * GROUP];  // 0, 16, 1, 17, ...
-    for (int i = 0; i < 2 * GROUP; i++) order[i] = uint16_t(i / 2 + i % 2 * GROUP);
-    const __m512i by = _mm512_load_si512(order);
+    const __m512i by = pair_order();
 #endif
     for (; k + 2 <= n; k += 2, from += 4 * GROUP, to += 4 * GROUP) {
 #if defined(__AVX512BW__)
