@@ -12,14 +12,6 @@
 // A member function that is not inlined would be one weak symbol for all levels, and the linker may keep the richest.
 #define JF_INLINE __attribute__((always_inline)) inline
 
-// The opposite, for what is long and takes so long itself that a call is nothing. In jackfield::JF_LEVEL::shared, which
-// gives a level its own names, so that the linker keeps one for all kernels of a level and none of another's.
-#if defined(__clang__)
-#define JF_SHARED __attribute__((noinline)) inline
-#else
-#define JF_SHARED __attribute__((noinline, noclone)) inline  // a clone would be a copy in each kernel again
-#endif
-
 namespace jackfield {
 
 // Block dtypes, one line each: number, name in the core, elements and bytes of a block. The last two hold rounded

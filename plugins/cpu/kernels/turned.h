@@ -6,9 +6,17 @@
 
 namespace jackfield {
 
+// Functions of which the linker keeps one for all kernels of a level, and none of another level's: names in a
+// namespace of the level. What they call becomes part of them, and no clones are made: else each kernel has a copy.
+#if defined(__clang__)
+#define JF_SHARED __attribute__((noinline, flatten)) inline
+#else
+#define JF_SHARED __attribute__((noinline, noclone, flatten)) inline
+#endif
+
 namespace JF_LEVEL::shared {
 
-// `turn` of a block for all elementwise kernels of a level: it knows nothing of their arithmetic, and is long.
+// `turn` of a block for all elementwise kernels: it knows nothing of their arithmetic, and a call is nothing to it.
 template <int SIZE, bool PAST, bool ASK>
 JF_SHARED void turn_block(const char* from, int64_t from_row, int64_t from_column, char* to, int64_t to_row,
                           int64_t to_column, int64_t rows, int64_t columns) {
