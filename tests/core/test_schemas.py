@@ -273,8 +273,8 @@ def test_both_draw_the_same_lines(path):
 
 NAMES = """
     acme cpu gpu sim auto emu a 9x a_b \u00e9 0.1 0.01 10000.1 1.0 linux/x86_64 linux/ Linux/x import alloc claims.txt
-    .claims a/b pci class variant simulated x-mine jackfield.backend/1 jackfield.backend/2 JACKFIELD_ACME_X JACKFIELD_ACME_
-    JACKFIELD_CPU_X
+    .claims a/b pci class variant simulated x-mine jackfield.backend/1 jackfield.backend/2 JACKFIELD_ACME_X
+    JACKFIELD_ACME_ JACKFIELD_CPU_X
 """
 WORDS = st.sampled_from([*NAMES.split(), "x" * 32, "x" * 33, "acme\n", "0.1\n", "linux/x\n", "a\n"])
 LEAVES = (
