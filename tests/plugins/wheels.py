@@ -120,12 +120,12 @@ def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False)
 def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
     """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
     but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, `beside`, more files beside
-    the manifest, `dist`, another name of package and distribution, `backend`, its name where that is not the package's,
-    and `document`, a manifest as it stands.
+    the manifest, `dist`, another name of package and distribution, `backend`, its name where that is not `name`, and
+    `document`, a manifest as it stands.
     """
-    dist = fields.pop("dist", f"jackfield_{name}")
+    known_as = fields["dist"].replace("_", "-") if "dist" in fields else f"jackfield-{name}"
+    dist, backend = fields.pop("dist", f"jackfield_{name}"), fields.pop("backend", name)
     info = f"{dist}-1.0.dist-info"
-    backend = fields.pop("backend", name)
     content = {
         f"{dist}/__init__.py": text.encode(),
         **{f"{dist}/{path}": data for path, data in (files or {}).items()},
@@ -133,7 +133,7 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
         **{f"{info}/{path}": data for path, data in fields.pop("beside", {}).items()},
         **metadata(
             info,
-            dist.replace("_", "-"),
+            known_as,
             fields.pop("needs_core", "jackfield>=0.1,<1"),
             licence=fields.pop("licence", True),
         ),
