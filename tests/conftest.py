@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections import defaultdict
 
 import presence
 import pytest
+import thorough
 from hypothesis import HealthCheck, settings
 
 os.environ.pop("PYTEST_ADDOPTS", None)  # how this run is made is no business of those that tests start
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("random", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of modules that say so, a part of the tests; what the command line names by `::` is tried whole."""
+    if any("::" in word for word in config.args):
+        return
+    names = defaultdict(list)
+    for item in items:
+        names[item.module].append(item.name)
+    chosen = {module: thorough.tried(found, getattr(module, "PART", 1)) for module, found in names.items()}
+    left = [item for item in items if item.name not in chosen[item.module]]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item.name in chosen[item.module]]
+
+
+def pytest_collection_finish():
+    """Thousands of collected tests are none of the garbage that tests look for, which each search would pass through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

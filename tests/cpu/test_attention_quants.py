@@ -14,6 +14,7 @@ from jackfield.errors import BadIndex
 
 pytestmark = [pytest.mark.parametrize("dtype", CODED), pytest.mark.parametrize("level", LEVELS)]
 INF, NAN = np.inf, np.nan
+PART = 3  # see thorough.py
 EXACT = 1e-8  # the kernels decode: what is left is the rounding of f32
 # What coding may cost: the square of a step's rounding over the spread of normal numbers, and some for the softmax.
 COST = {"q8_0": 5e-4, "q5_0": 8e-3, "q5_1": 8e-3, "iq4_nl": 3e-2, "q4_0": 3e-2, "q4_1": 3e-2}

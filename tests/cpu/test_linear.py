@@ -18,6 +18,7 @@ from jackfield.dtypes.activations import quantise_q8_0, quantise_q8_K
 from jackfield.errors import BadIndex, Unavailable
 from jackfield_cpu.settings import read_settings
 
+PART = 3  # see thorough.py
 BLOCKS = tuple(name for name, dtype in DTYPES.items() if dtype.is_block and not dtype.is_activation)
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 CPUINFO = Path("/proc/cpuinfo")

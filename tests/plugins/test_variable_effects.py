@@ -60,7 +60,7 @@ except jf.errors.KernelError:
     "JACKFIELD_CPU_PARTS": ("2", "told([d.name for d in registry.select('cpu').devices][-1])", "cpu:0", "cpu:0:1"),
 }  # fmt: skip
 # What only tests and `bench/` read: the first is tried in core/test_presence.py.
-ELSEWHERE = {"JACKFIELD_REQUIRE", "JACKFIELD_VOCABS", "JACKFIELD_PEER_DIR"}
+ELSEWHERE = {"JACKFIELD_REQUIRE", "JACKFIELD_VOCABS", "JACKFIELD_THOROUGH", "JACKFIELD_PEER_DIR"}
 
 
 @pytest.fixture(scope="module")

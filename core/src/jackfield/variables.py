@@ -28,6 +28,7 @@ VARIABLES = {
     "JACKFIELD_CACHE": "folder of fetched models and of what is known of backends; off: nothing of these is kept",
     "JACKFIELD_REQUIRE": "tests: what must be there",
     "JACKFIELD_VOCABS": "tests: folder of vocabulary files",
+    "JACKFIELD_THOROUGH": "tests: all cases of long lists",
     "JACKFIELD_PEER_DIR": "bench: folder of the peer's build",
 }
 
