@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of collected tests are none of the garbage that tests look for, which each search would pass through."""
+    """Thousands of collected tests are not the garbage that some tests look for; no search need pass through them."""
     gc.collect()
     gc.freeze()
 
