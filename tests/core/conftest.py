@@ -1,10 +1,15 @@
-"""The core speaks to no other machine: while its tests run, whoever opens a socket to one fails."""
+"""What tests of the core share: no other machine is spoken to, and, where asked for, no plugin is installed.
+
+While they run, whoever opens a socket fails.
+"""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+
+from jackfield import registry
 
 WATCHED = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 
@@ -30,3 +35,14 @@ def no_network():
     yield _Watch.seen
     _Watch.is_on = False
     assert _Watch.seen == []
+
+
+@pytest.fixture
+def only_core(monkeypatch):
+    """No installed plugin, no variable of the user."""
+    for name in ("JACKFIELD_DEVICE", "JACKFIELD_POLICY", "JACKFIELD_SIM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    registry.refresh()
+    yield
+    registry.refresh()

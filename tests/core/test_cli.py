@@ -16,21 +16,11 @@ from click.testing import CliRunner
 from fakes import Minimal, Picky, registered
 
 import jackfield as jf
-from jackfield import registry
 from jackfield.cli import output
 from jackfield.cli.app import app
 from jackfield.cli.output import nbytes, shortened
 
-
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    """No installed plugin, no variable of the user."""
-    for name in ("JACKFIELD_DEVICE", "JACKFIELD_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 def run(*arguments):

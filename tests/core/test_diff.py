@@ -11,23 +11,13 @@ from click.testing import CliRunner
 from fakes import Minimal, Picky, Steps, registered
 
 import jackfield as jf
-from jackfield import registry
 from jackfield.cli.app import app
 from jackfield.diff import diff
 from jackfield.errors import DeviceNameError, GraphError, PlanError
 from jackfield.graph import ArraySource, root
 from jackfield.saved import load_graph
 
-
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    """No installed plugin, no variable of the user."""
-    for name in ("JACKFIELD_DEVICE", "JACKFIELD_POLICY", "JACKFIELD_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 class Spoilt(Steps):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fakes import Minimal, Packer, Picky, registered
 
 import jackfield as jf
-from jackfield import ops, registry
+from jackfield import ops
 from jackfield.backend import Rates
 from jackfield.cli.app import app
 
@@ -75,15 +75,12 @@ def keys_of(value, path="", found=None):
     return found
 
 
+pytestmark = pytest.mark.usefixtures("only_core")
+
+
 @pytest.fixture(autouse=True)
-def only_core(monkeypatch, tmp_path):
-    for name in ("JACKFIELD_DEVICE", "JACKFIELD_POLICY", "JACKFIELD_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+def own_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    registry.refresh()
-    yield
-    registry.refresh()
 
 
 def document(*arguments):

@@ -8,30 +8,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manifests import GOOD
 
 from jackfield.errors import ContractError, ManifestError
 from jackfield.manifest import DeviceKind, SchemaUnknownError, read, spoken, this_platform, window_text
-
-GOOD = {
-    "schema": "jackfield.backend/1",
-    "backends": [
-        {
-            "name": "acme",
-            "summary": "Acme A1 and A2 accelerators",
-            "vendor": "Acme Inc.",
-            "issues": "https://example.com/acme/issues",
-            "contract": {"min": "0.1", "max": "0.1"},
-            "kinds": [{"kind": "acme", "class": "npu"}, {"kind": "acme", "variant": "emu", "simulated": True}],
-            "platforms": ["linux/x86_64", "linux/aarch64"],
-            "needs": [{"lib": "libacme.so.3", "from": "the Acme driver 3.1 or newer"}],
-            "hardware": [{"pci": "1d9b:*"}],
-            "priority": 50,
-            "probe": {"depth": "devices", "timeout_s": 20, "watch": ["/sys/module/acme/version"]},
-            "env": {"JACKFIELD_ACME_QUEUES": "number of hardware queues, default 2"},
-            "claims": "claims.txt",
-        }
-    ],
-}
 
 
 def spoilt(path, value):

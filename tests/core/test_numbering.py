@@ -73,13 +73,7 @@ def test_words_parts_and_what_is_unknown(devices, named):
 # A machine
 
 
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    monkeypatch.delenv("JACKFIELD_DEVICE", raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 SLOTS = {"pci-0000:65:00.0": "UUID-aaaa0000", "pci-0000:01:00.0": "UUID-bbbb0000", "pci-0000:17:00.0": "UUID-cccc0000"}

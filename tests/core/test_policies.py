@@ -20,15 +20,7 @@ POLICIES = ("strict", "prefer", "auto")
 ONES = np.ones((4, 6), np.float32)
 
 
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    """No installed plugin, no variable of the user."""
-    for name in ("JACKFIELD_DEVICE", "JACKFIELD_POLICY", "JACKFIELD_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from manifests import ACME
 
 from jackfield.cli.app import app
 from jackfield.cli.new_backend import filled
@@ -28,25 +29,10 @@ BEYOND = ("is there twice", "spans two majors", "is above max", "must start with
 WHOLE = {
     "schema": "jackfield.backend/1",
     "backends": [
-        {
-            "name": "acme",
-            "summary": "Acme A1 and A2 accelerators",
-            "vendor": "Acme Inc.",
-            "issues": "https://example.com/acme/issues",
-            "contract": {"min": "0.1", "max": "0.1"},
-            "kinds": [{"kind": "acme", "class": "npu"}, {"kind": "acme", "variant": "emu", "simulated": True}],
-            "platforms": ["linux/x86_64", "linux/aarch64"],
-            "needs": [{"lib": "libacme.so.3", "from": "the Acme driver 3.1 or newer"}],
-            "hardware": [{"pci": "1d9b:*"}],
-            "priority": 50,
-            "probe": {"depth": "devices", "timeout_s": 20, "watch": ["/sys/module/acme/version"]},
-            "env": {"JACKFIELD_ACME_QUEUES": "number of hardware queues, default 2"},
-            "claims": "claims.txt",
-        },
-        {"name": "cpu", "contract": {"min": "0.1", "max": "1.0"}, "kinds": [{"kind": "cpu", "class": "cpu"}]},
+        ACME,
+        {"name": "cpu", "contract": {"min": "0.1", "max": "0.9"}, "kinds": [{"kind": "cpu", "class": "cpu"}]},
     ],
 }
-WHOLE["backends"][1]["contract"]["max"] = "0.9"
 
 
 def verdict(document):

@@ -14,17 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jackfield as jf
-from jackfield import ops, registry, trace
+from jackfield import ops, trace
 from jackfield.simulated import SimDevice
 
-
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    monkeypatch.delenv("JACKFIELD_SIM", raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 def spans(found):

@@ -8,19 +8,10 @@ import pytest
 from click.testing import CliRunner
 from fakes import registered
 
-from jackfield import registry
 from jackfield.backend import Backend, Kernel, Reason, Target, Unavailable
 from jackfield.cli.app import app
 
-
-@pytest.fixture(autouse=True)
-def only_core(monkeypatch):
-    """No installed plugin, no variable of the user."""
-    monkeypatch.delenv("JACKFIELD_DEVICE", raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
-    registry.refresh()
-    yield
-    registry.refresh()
+pytestmark = pytest.mark.usefixtures("only_core")
 
 
 def run(*words):
