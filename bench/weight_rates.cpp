@@ -51,7 +51,7 @@ double rate(int threads, int64_t groups, int64_t nbytes, Work work) {
 
 template <int32_t D>
 void measure(const char* name, int64_t columns, int threads, int64_t nbytes) {
-    const int64_t size = group_nbytes(D, columns), groups = nbytes / size, all = groups * size + 2 * AHEAD + size;
+    const int64_t size = group_nbytes(D, columns), groups = nbytes / size, all = groups * size + size;
     char* p = (char*)mmap(nullptr, size_t(all), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) exit(1);
     madvise(p, size_t(all), MADV_HUGEPAGE);
@@ -62,8 +62,7 @@ void measure(const char* name, int64_t columns, int threads, int64_t nbytes) {
         for (int64_t g = begin; g < end; g++) {
             const char* group = p + g * size;
             if constexpr (is_block(D))
-                weights_of(D).tile(1)((const uint8_t*)group, (const uint8_t*)group + quants_at(D, columns),
-                                      (const char*)x.data(), columns / block_length(D), out);
+                weights_of(D).tile(1)((const uint8_t*)group, (const char*)x.data(), columns / block_length(D), out);
             else
                 find_narrow_tile<Singles<DType(D)>>(1)(group, x.data(), columns, out);
             asm volatile("" : : "r"(out) : "memory");

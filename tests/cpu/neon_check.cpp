@@ -247,12 +247,12 @@ static void check_tile() {
     }
     const int64_t blocks = K / block_length(D);
     alignas(64) float out[2][WIDTH][GROUP] = {};
-    if constexpr (Format<D>::WAY == DIRECT) tile<D, WIDTH>(group, group + quants_at(D, K), panel, blocks, out[0][0]);
+    if constexpr (Format<D>::WAY == DIRECT) tile<D, WIDTH>(group, panel, blocks, out[0][0]);
     if constexpr (IS_STAGED<D>) {
         constexpr int32_t form = staged_form(a.halves, a.affine);
-        static uint8_t bytes[K / 32 * STAGED_QUANTS], factors[K / 32 * staged_scales(a)];
-        stage<D>(group, group + quants_at(D, K), blocks, factors, bytes);
-        tile<form, WIDTH>(factors, bytes, panel, K / 32, out[1][0]);
+        static uint8_t staged[K / 32 * (staged_scales(a) + STAGED_QUANTS)];
+        stage<D>(group, blocks, staged);
+        tile<form, WIDTH>(staged, panel, K / 32, out[1][0]);
     }
     for (int m = 0; m < WIDTH; m++)
         for (int r = 0; r < GROUP; r++) {

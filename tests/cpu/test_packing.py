@@ -70,12 +70,24 @@ def turned_bits(raw):
     return np.packbits(bits.transpose(0, 2, 1).reshape(-1, 32), axis=1, bitorder="little")
 
 
+def turned_sixes(raw):
+    """Elements of six bits, 32 side by side: the lower four of 0..15 and 16..31, then the upper two of each eight."""
+    lower, upper = raw[:, :128].reshape(-1, 2, 1, 2, 32), raw[:, 128:].reshape(-1, 2, 1, 32)
+    fours = (lower >> np.array([0, 4], np.uint8)[:, None, None]) & 15
+    twos = (upper >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    fours, twos = fours.reshape(-1, 8, 2, 16), twos.reshape(-1, 8, 4, 8)
+    low = fours[:, :, 0] | fours[:, :, 1] << 4
+    high = sum(twos[:, :, i] << 2 * i for i in range(4))
+    return np.concatenate([low, high], 2).reshape(-1, 192).astype(np.uint8)
+
+
 TURNS = {
     "q5_0": (2, 4, turned_bits),
     "q5_1": (4, 4, turned_bits),
     "q8_0": (2, 32, lambda raw: raw ^ 0x80),
     "q4_K": (4, 12, turned_scales),
     "q5_K": (4, 12, turned_scales),
+    "q6_K": (0, 192, turned_sixes),
 }
 
 
@@ -87,15 +99,12 @@ def by_hand(name, raw):
         at, length, turn = TURNS[name]
         flat[:, at : at + length] = turn(flat[:, at : at + length])
     groups = flat.reshape(rows // GROUP, GROUP, blocks, size).transpose(0, 2, 1, 3)  # group, block, row, byte
-    scales, quants = [], []
+    parts = []
     for at, length, chunk in LAYOUT[name]:
         part = groups[..., at : at + length].reshape(*groups.shape[:3], length // chunk, chunk)
-        lanes = part.transpose(0, 1, 3, 2, 4).reshape(rows // GROUP, blocks, -1)
-        (quants if chunk == QUARTER or name in FLOATS else scales).append(lanes)
-    parts = [np.concatenate(p, 2).reshape(rows // GROUP, -1) for p in (scales, quants) if p]
-    if len(parts) == 2:
-        parts.insert(1, np.zeros((rows // GROUP, -parts[0].shape[1] % 64), np.uint8))
-    return np.concatenate(parts, 1).reshape(-1)
+        parts.append(part.transpose(0, 1, 3, 2, 4).reshape(rows // GROUP, blocks, -1))
+    laid = np.concatenate(parts, 2).reshape(rows // GROUP, -1)
+    return np.pad(laid, ((0, 0), (0, -laid.shape[1] % 64))).reshape(-1)
 
 
 @cache

@@ -31,8 +31,13 @@ CASES = (
     *(("cpu:0", name, 72) for name in (*NAMES, *VARIANTS)),
 )
 """Device, model, steps: the reference takes a hundred times as long."""
-BOUND = 1e-8
 CONTEXT = 28
+
+
+def bound(path):
+    """NMSE between rounds of f32 sums; where x is rounded to bf16, a last digit may turn over, and all that follows."""
+    tensors = jf.gguf.open(path).tensors
+    return 1e-4 if any(tensors[name].dtype.name == "bf16" for name in tensors) else 1e-8
 
 
 def load(path, device, **options):
@@ -65,11 +70,11 @@ class Afresh:
 class Trace:
     """A model that tries tokens and takes them back, beside one that reads afresh what the first should hold.
 
-    text: what the first should hold.
+    text: what the first should hold. bound: of the NMSE between their answers.
     """
 
-    def __init__(self, tried, fresh, seed):
-        self.tried, self.fresh = tried, fresh
+    def __init__(self, tried, fresh, seed, bound):
+        self.tried, self.fresh, self.bound = tried, fresh, bound
         self.text: list[int] = []
         self._rng = np.random.default_rng(seed)
 
@@ -121,15 +126,15 @@ class Trace:
 
     def logits(self):
         self.text = self.tokens(most=12)
-        assert nmse(self.tried.logits(self.text), self.fresh.logits(self.text)) < BOUND
+        assert nmse(self.tried.logits(self.text), self.fresh.logits(self.text)) < self.bound
 
     def embed(self):
         texts = [self.tokens(most=12) for _ in range(self.number(1, 2))]
         self.text = list(texts[-1])
-        assert nmse(self.tried.embed(texts), self.fresh.embed(texts)) < BOUND
+        assert nmse(self.tried.embed(texts), self.fresh.embed(texts)) < self.bound
 
     def expect_last(self, got):
-        assert nmse(got, self.fresh.last(self.text)) < BOUND
+        assert nmse(got, self.fresh.last(self.text)) < self.bound
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[1]}-{case[0]}")
@@ -143,7 +148,7 @@ def test_what_is_taken_back_leaves_nothing_behind(rollback, case, family_path):
     device, name, steps = case
     path = family_path(name)
     with load(path, device, rollback=rollback) as tried, load(path, device, batch=4) as fresh:
-        trace = Trace(tried, Afresh(fresh), seed=[*name.encode(), rollback])
+        trace = Trace(tried, Afresh(fresh), [*name.encode(), rollback], bound(path))
         often = [trace.prefill, trace.prefill, trace.decode, trace.advance]
         for step in range(steps):
             calls = [trace.logits, trace.embed] if step % 8 == 0 else often

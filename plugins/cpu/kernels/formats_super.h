@@ -69,10 +69,9 @@ struct Format<Q5_K> : Form<Q5_K, 5, AFFINE>, SixBitScales {
 template <>
 struct Format<Q6_K> : Form<Q6_K, 6, 5, 2> {
     JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
-        const int n = u / 4, quarter = u % 4;
         for (int j = 0; j < 8; j++) {
-            const vi low = word(q, 16 * n + 8 * (quarter & 1) + j, row) >> (quarter & 2 ? 4 : 0);
-            const vi high = word(q, 32 + 8 * n + j, row) >> 2 * quarter;
+            const vi low = word(q, 6 * u + j % 4, row) >> j / 4 * 4,
+                     high = word(q, 6 * u + 4 + j % 2, row) >> j / 2 * 2;
             w[j] = (low & every_byte(15)) | ((high << 4) & every_byte(48));
         }
     }

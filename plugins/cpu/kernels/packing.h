@@ -1,12 +1,13 @@
 // The packed layout of constants, `rows16`: sixteen rows of a weight interleaved, one lane of a vector each.
 //
-// A matrix (N, K) becomes ceil(N/16) groups of 16 rows; rows beyond N are zero blocks. A group is
-//   scales   for each block: d f16[16]; then m or dmin f16[16], coded scales of some types, byte by byte
-//   (up to a multiple of 64 bytes)
-//   quants   for each block: all other bytes, four bytes of row 0, four of row 1, ...
+// A matrix (N, K) becomes ceil(N/16) groups of 16 rows, each filled up to a multiple of 64 bytes; rows beyond N are
+// zero blocks. A group is, block by block,
+//   scales   d f16[16]; then m or dmin f16[16], coded scales of some types, byte by byte
+//   quants   all other bytes, four bytes of row 0, four of row 1, ...
 // so that 64 bytes of plain quants hold four columns of sixteen rows, what an instruction with four products a lane
-// eats. All bytes of the plain blocks are there once; some are turned round so that lanes need no shuffle (see `turn`
-// in packing/rows16.cpp).
+// eats, and a product reads one stream, line by line: the hardware sees it coming and brings it faster than prefetches
+// in software did. All bytes of the plain blocks are there once; some are turned round so that lanes need no shuffle
+// (see `turn` in packing/rows16.cpp).
 // A float matrix keeps its elements: column 0 of sixteen rows, column 1, ...
 #pragma once
 #include "blocks.h"
@@ -17,20 +18,17 @@ namespace {
 constexpr int64_t GROUP = 16;  // rows that lie interleaved
 constexpr int32_t ROWS16 = 1;  // its number among the packings of this wheel
 
-// Few rows of x do little work for each byte of the weight, so bytes are asked for this far ahead, evenly over the
-// work, and only into the second cache: of lines on their way to the first there can't be as many as memory has time
-// for.
-constexpr int64_t AHEAD = 8192;
-
-// A field of a block: `length` bytes at `plain` go, `chunk` at a time, to `to` in the scales or quants of the group.
+// A field of a block: `length` bytes at `plain` go, `chunk` at a time, to `to` in the scales or quants.
 struct Field {
     int plain, length, chunk;
     bool quant;
     int to;
 };
 struct Fields {
-    int count, scale_nbytes, quant_nbytes;  // bytes a block takes in the two parts of its group
+    int count, scale_nbytes, quant_nbytes;  // bytes of a block of sixteen rows
     Field field[5];
+
+    constexpr int nbytes() const { return scale_nbytes + quant_nbytes; }
 };
 
 // f16 of a row side by side; bytes, each side by side; words of four bytes, which go to the quants.
@@ -108,13 +106,10 @@ constexpr Fields fields_of(int32_t dtype) {
 constexpr int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr int64_t groups_of(int64_t rows) { return (rows + GROUP - 1) / GROUP; }
 
-// Where the quants of a group start, bytes of a group, bytes of a matrix.
-constexpr int64_t quants_at(int32_t dtype, int64_t length) {
-    return up_to(length / block_length(dtype) * fields_of(dtype).scale_nbytes, 64);
-}
+// Bytes of a group, of a matrix.
 constexpr int64_t group_nbytes(int32_t dtype, int64_t length) {
     if (!is_block(dtype)) return up_to(length * GROUP * block_nbytes(dtype), 64);
-    return quants_at(dtype, length) + length / block_length(dtype) * fields_of(dtype).quant_nbytes;
+    return up_to(length / block_length(dtype) * fields_of(dtype).nbytes(), 64);
 }
 constexpr int64_t packed_nbytes(int32_t dtype, int64_t rows, int64_t length) {
     return groups_of(rows) * group_nbytes(dtype, length);
@@ -127,8 +122,8 @@ constexpr int64_t packed_nbytes(int32_t dtype, int64_t rows, int64_t length) {
 bool pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to);
 // Whether a plain block of a weight dtype has such a scale.
 bool is_bad_block(int32_t dtype, const uint8_t* block);
-// Plain block b of row r of a group of a weight dtype, of `length` columns.
-void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block);
+// Plain block b of row r of a group of a weight dtype.
+void unpack_block(int32_t dtype, const char* group, int64_t r, int64_t b, uint8_t* block);
 // Row r of a group back to plain bytes.
 void unpack_row(int32_t dtype, const char* group, int64_t length, int64_t r, char* to);
 

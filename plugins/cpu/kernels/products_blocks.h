@@ -97,11 +97,9 @@ JF_INLINE void multiply_staged(const Product& p, const Weights& weights, const u
     const Tile tile = weights.staged_tile(width);
     const Fields fields = fields_of(p.dtype);
     const int64_t units = block_length(p.dtype) / 32, step = units * width * weights.activation.unit_nbytes();
-    const uint8_t* quants = group + quants_at(p.dtype, p.k);
-    uint8_t *bytes = (uint8_t*)staged, *factors = bytes + units * STAGED_QUANTS;
     for (int64_t b = 0; b < p.k / block_length(p.dtype); b++) {
-        weights.stage(group + b * fields.scale_nbytes, quants + b * fields.quant_nbytes, 1, factors, bytes);
-        tile(factors, bytes, panel + b * step, units, out);
+        weights.stage(group + b * fields.nbytes(), 1, (uint8_t*)staged);
+        tile((const uint8_t*)staged, panel + b * step, units, out);
     }
 }
 
@@ -112,7 +110,7 @@ struct Part {
     Groups groups;
     const char* x;
     char* staged;
-    int64_t size, quants, blocks, x_row, staged_size;  // bytes, but for `blocks` of a row
+    int64_t size, blocks, x_row, staged_size;  // bytes, but for `blocks` of a row
     bool ahead;
 
     JF_INLINE Part(const Product& product, const char* rounded, int64_t rows, const Groups& some, char* decoded)
@@ -122,18 +120,15 @@ struct Part {
           x(rounded),
           staged(decoded),
           size(group_nbytes(product.dtype, product.k)),
-          quants(quants_at(product.dtype, product.k)),
           blocks(product.k / block_length(product.dtype)),
           x_row(weights.activation.row_nbytes(product.k)),
           staged_size(staged_nbytes(weights, product.k)),
           ahead(staged_ahead(weights, rows)) {
         for (int64_t i = 0; ahead && i < groups.count; i++) {
             const uint8_t* group = (const uint8_t*)groups.packed + i * size;
-            uint8_t* to = (uint8_t*)staged + i * staged_size;
-            weights.stage(group, group + quants, blocks, to + factors_at(), to);
+            weights.stage(group, blocks, (uint8_t*)staged + i * staged_size);
         }
     }
-    JF_INLINE int64_t factors_at() const { return p->k / 32 * STAGED_QUANTS; }  // behind a group's decoded bytes
 
     // Group i times the panel that begins with row t.
     JF_INLINE void multiply(int64_t i, int64_t t, int64_t width, float* out) const {
@@ -142,9 +137,9 @@ struct Part {
         const char* panel = x + t * x_row;
         memset(out, 0, size_t(width * GROUP * 4));
         if (ahead)
-            weights.staged_tile(width)(decoded + factors_at(), decoded, panel, p->k / 32, out);
+            weights.staged_tile(width)(decoded, panel, p->k / 32, out);
         else if (weights.tile)
-            weights.tile(width)(group, group + quants, panel, blocks, out);
+            weights.tile(width)(group, panel, blocks, out);
         else
             multiply_staged(*p, weights, group, panel, width, staged, out);
     }

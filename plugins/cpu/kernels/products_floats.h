@@ -100,7 +100,7 @@ inline const float* weight_columns(const Product& p, const char* matrix, int64_t
             const int64_t length = block_length(p.dtype);
             for (int64_t b = 0; b < n / length; b++) {
                 uint8_t block[256];
-                unpack_block(p.dtype, packed, p.k, r, k / length + b, block);
+                unpack_block(p.dtype, packed, r, k / length + b, block);
                 decode_block(p.dtype, block, line + b * length);
             }
         } else {

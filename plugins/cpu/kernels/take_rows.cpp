@@ -24,7 +24,7 @@ void read_columns(const View& x, const char* table, int64_t row, int64_t k, int6
     }
     for (int64_t b = 0; b < n / length; b++) {
         uint8_t block[256];
-        unpack_block(x.dtype, group, x.last(), row % GROUP, k / length + b, block);
+        unpack_block(x.dtype, group, row % GROUP, k / length + b, block);
         decode_block(x.dtype, block, to + b * length);
     }
 }

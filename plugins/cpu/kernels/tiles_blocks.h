@@ -95,34 +95,8 @@ constexpr bool made_signed(Products products, int bits) {
 // Products of several rows of x side by side, because each instruction waits for the sum before it.
 constexpr bool side_by_side(Products products) { return products == VNNI || products == SIGNED; }
 
-// Where those bytes are. The groups of a weight follow each other, scales before quants; both are read in order.
-class Ahead {
-public:
-    JF_INLINE Ahead(const uint8_t* scales, const uint8_t* quants, int64_t quant_nbytes)
-        : jump(quants - scales), group(jump + quant_nbytes) {
-        const int64_t rest = AHEAD % quant_nbytes;
-        distance = AHEAD / quant_nbytes * group + rest;
-        turn = quants + quant_nbytes - rest;
-    }
-    JF_INLINE void scales(const uint8_t* at, int nbytes) const {
-        for (int i = 0; i < nbytes; i += 64) __builtin_prefetch(at + group + i, 0, 2);
-    }
-    JF_INLINE const uint8_t* quants(const uint8_t* at) const { return at + distance + (at >= turn ? jump : 0); }
-
-private:
-    int64_t jump, group, distance;
-    const uint8_t* turn;  // from here on, it is the quants of one group more
-};
-
-// The share that unit u has of the lines of a block.
-template <class T>
-JF_INLINE void ask_for(const uint8_t* block, int u) {
-    constexpr int LINES = (T::fields.quant_nbytes + 63) / 64;
-    for (int i = LINES * u / T::UNITS; i < LINES * (u + 1) / T::UNITS; i++) __builtin_prefetch(block + 64 * i, 0, 2);
-}
-
-// Units in memory, decoded: the bytes of 32 columns, and in the place of scales f32[16] of factors for each half, then
-// of minima for the affine types.
+// Units in memory, decoded: in the place of scales f32[16] of factors for each half, then of minima for the affine
+// types; and the bytes of 32 columns.
 constexpr int64_t STAGED_QUANTS = 32 * GROUP;
 constexpr int64_t staged_scales(const Activation& a) { return 4 * GROUP * a.halves * (a.affine ? 2 : 1); }
 
@@ -156,36 +130,36 @@ struct Format<staged_form(2, true)> : StagedFormat<2, true> {};
 
 // `blocks` blocks of a group, decoded.
 template <int32_t D>
-void stage(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes) {
+void stage(const uint8_t* block, int64_t blocks, uint8_t* to) {
     using T = Format<D>;
     for (int64_t b = 0; b < blocks; b++) {
+        const uint8_t* quants = block + T::fields.scale_nbytes;
         for (int u = 0; u < T::UNITS; u++) {
-            ask_for<T>(quants + AHEAD, u);
+            uint8_t *factors = to, *bytes = to + staged_scales(T::activation);
 #pragma GCC unroll 4
             for (int row = 0; row < GROUP; row += W) {
                 vi w[8];
                 vf factor[T::HALVES], least[T::HALVES];
                 T::quants(quants, u, row, w);
-                T::factors(scales, quants, u, row, factor, least);
+                T::factors(block, quants, u, row, factor, least);
                 for (int j = 0; j < 8; j++) memcpy(bytes + 4 * (GROUP * j + row), &w[j], sizeof(vi));
-                float* const to = (float*)factors + row;
+                float* const lanes = (float*)factors + row;
                 for (int half = 0; half < T::HALVES; half++) {
-                    store<F32>((char*)(to + GROUP * half), factor[half]);
-                    if (T::IS_AFFINE) store<F32>((char*)(to + GROUP * (T::HALVES + half)), least[half]);
+                    store<F32>((char*)(lanes + GROUP * half), factor[half]);
+                    if (T::IS_AFFINE) store<F32>((char*)(lanes + GROUP * (T::HALVES + half)), least[half]);
                 }
             }
-            bytes += STAGED_QUANTS;
-            factors += staged_scales(T::activation);
+            to += staged_scales(T::activation) + STAGED_QUANTS;
         }
-        scales += T::fields.scale_nbytes;
-        quants += T::fields.quant_nbytes;
+        block += T::fields.nbytes();
     }
 }
 
-// One unit (32 columns) of the group times the panel, added to acc. `panel` is at the unit.
+// One unit (32 columns) of a block times the panel, added to acc. `panel` is at the unit.
 template <int32_t D, int WIDTH>
-JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, const char* panel, vf (*acc)[WIDTH]) {
+JF_INLINE void add_unit(const uint8_t* block, int u, const char* panel, vf (*acc)[WIDTH]) {
     using T = Format<D>;
+    const uint8_t* quants = block + T::fields.scale_nbytes;
     constexpr Activation a = T::activation;
     constexpr int HALVES = T::HALVES;
     const char *scale = panel + WIDTH * a.quant_nbytes(), *sums = scale + 4 * WIDTH;
@@ -194,7 +168,7 @@ JF_INLINE void add_unit(const uint8_t* scales, const uint8_t* quants, int u, con
         vi w[T::PRODUCTS == WIDE ? 16 : 8];
         vf factor[HALVES], least[HALVES];
         T::quants(quants, u, part * W, w);
-        T::factors(scales, quants, u, part * W, factor, least);
+        T::factors(block, quants, u, part * W, factor, least);
         if constexpr (T::PRODUCTS == WIDE) widen(w);
         if constexpr (made_signed(T::PRODUCTS, T::BITS))
             for (int j = 0; j < 8; j++) w[j] ^= every_byte(0x80);
@@ -232,7 +206,7 @@ constexpr bool UNROLLED = WIDTH <= UNROLLED_ROWS && Format<D>::UNITS > 1;
 
 // out[m][r] += row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
-void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64_t blocks, float* out) {
+void tile(const uint8_t* block, const char* panel, int64_t blocks, float* out) {
     using T = Format<D>;
     constexpr int PARTS = GROUP / W;
     constexpr int64_t step = WIDTH * T::activation.unit_nbytes();
@@ -241,15 +215,8 @@ void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64
     for (int m = 0; m < WIDTH; m++)
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) acc[part][m] = load<F32>((const char*)(out + GROUP * m + W * part));
-    constexpr bool ASKS = WIDTH <= 4 && T::WAY == DIRECT;
-    const Ahead ahead(scales, quants, ASKS && blocks ? blocks * T::fields.quant_nbytes : 1);
     for (int64_t b = 0; b < blocks; b++) {
-        if constexpr (ASKS) ahead.scales(scales, T::fields.scale_nbytes);
-        const uint8_t* later = ahead.quants(quants);
-        auto unit = [&](int u) __attribute__((always_inline)) {
-            if constexpr (ASKS) ask_for<T>(later, u);
-            add_unit<D, WIDTH>(scales, quants, u, panel + u * step, acc);
-        };
+        auto unit = [&](int u) __attribute__((always_inline)) { add_unit<D, WIDTH>(block, u, panel + u * step, acc); };
         if constexpr (UNROLLED<D, WIDTH>) {
 #pragma GCC unroll 8
             for (int u = 0; u < T::UNITS; u++) unit(u);
@@ -257,8 +224,7 @@ void tile(const uint8_t* scales, const uint8_t* quants, const char* panel, int64
             for (int u = 0; u < T::UNITS; u++) unit(u);
         }
         panel += T::UNITS * step;
-        scales += T::fields.scale_nbytes;
-        quants += T::fields.quant_nbytes;
+        block += T::fields.nbytes();
     }
 #pragma GCC unroll 16
     for (int m = 0; m < WIDTH; m++)
@@ -290,7 +256,7 @@ inline Panel panel_of(int64_t t, int64_t rows, int64_t widest) {
     return {start, width};
 }
 
-typedef void (*Tile)(const uint8_t* scales, const uint8_t* quants, const char* panel, int64_t blocks, float* out);
+typedef void (*Tile)(const uint8_t* block, const char* panel, int64_t blocks, float* out);
 
 template <int32_t D>
 Tile tile_of_width(int64_t width) {
@@ -324,7 +290,7 @@ struct Weights {
     void (*round)(const float* x, int64_t k, char* panel, int64_t width, int64_t m, int shift);
     Tile (*tile)(int64_t width);  // reads the packed weight; null for staged types
     // How blocks are decoded to memory, and the tile that reads them there; null where that never pays.
-    void (*stage)(const uint8_t* scales, const uint8_t* quants, int64_t blocks, uint8_t* factors, uint8_t* bytes);
+    void (*stage)(const uint8_t* block, int64_t blocks, uint8_t* to);
     Tile (*staged_tile)(int64_t width);
 };
 

@@ -1,6 +1,6 @@
 // Products in f32: sixteen columns of the result (rows of a weight) times a panel of x, both laid out column by column.
-// Sums run over stretches of 64 lanes, each from zero, which are then added up in order: a row of x gives the same
-// bits whatever else is in its panel, and long sums keep their digits.
+// A stretch of 128 lanes is two sums from zero, of the even lanes and of the odd ones; sums are then added up in order:
+// a row of x gives the same bits whatever else is in its panel, and long sums keep their digits.
 //
 // A lane holds one column in f32, or a pair of columns in bf16 (the first in the low half), whose two products an
 // instruction adds to an f32 sum. What differs is a Terms class: COLUMNS of a lane, the weight's lanes, `add`.
@@ -11,8 +11,9 @@
 namespace jackfield {
 namespace {
 
-constexpr int64_t STRETCH = 64;         // lanes summed from zero
-constexpr int64_t DEPTH = 4 * STRETCH;  // columns of the weight decoded at a time
+constexpr int SUMS = 2;                 // of a stretch
+constexpr int64_t STRETCH = 128;        // lanes
+constexpr int64_t DEPTH = 2 * STRETCH;  // columns of the weight decoded at a time
 constexpr int WIDEST_FLOAT = W == 16 ? 16 : 4;
 
 JF_INLINE vf load_lanes(const float* p) { return load<F32>((const char*)p); }
@@ -67,52 +68,46 @@ struct PackedPairs : PairInstruction {
 };
 #endif
 
-// acc[s] += sum over k < n lanes of x[(s*STRETCH + k), m] * w[...], for COUNT stretches side by side.
-// ASKS: the weight is asked for ahead, a line whenever as much has been read.
-template <class Terms, int WIDTH, int COUNT, bool ASKS>
-JF_INLINE void stretches(const char* w, const float* x, int64_t n, float* total) {
-    constexpr int PARTS = GROUP / W;
-    vf acc[COUNT][PARTS][WIDTH] = {};
-    for (int64_t k = 0; k < n; k++) {
+// total[m][r] += x[k][m] * w[k][r] over a stretch of `n` lanes. A narrow panel makes both sums at once, which keeps the
+// units busy and reads the weight in order.
+template <class Terms, int WIDTH>
+JF_INLINE void add_stretch(const char* w, const float* x, int64_t n, float* total) {
+    constexpr int PARTS = GROUP / W, COUNT = WIDTH * PARTS <= 4 ? SUMS : 1;
+    for (int first = 0; first < SUMS; first += COUNT) {
+        vf acc[COUNT][PARTS][WIDTH] = {};
+        auto lane = [&](int64_t k, vf(&sum)[PARTS][WIDTH]) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-        for (int s = 0; s < COUNT; s++) {
-            const float* xk = x + (s * STRETCH + k) * WIDTH;
-            constexpr int64_t BYTES = GROUP * Terms::NBYTES;  // that are read here
-            if (ASKS && k * BYTES % 64 == 0) __builtin_prefetch(w + (s * STRETCH + k) * BYTES + AHEAD, 0, 2);
-            vf lanes[PARTS];
-#pragma GCC unroll 4
-            for (int part = 0; part < PARTS; part++)
-                lanes[part] = Terms::weight(w, (s * STRETCH + k) * GROUP + W * part);
+            for (int part = 0; part < PARTS; part++) {
+                const vf weight = Terms::weight(w, k * GROUP + W * part);
 #pragma GCC unroll 16
-            for (int m = 0; m < WIDTH; m++)
-#pragma GCC unroll 4
-                for (int part = 0; part < PARTS; part++)
-                    acc[s][part][m] = Terms::add(acc[s][part][m], lanes[part], xk[m]);
+                for (int m = 0; m < WIDTH; m++) sum[part][m] = Terms::add(sum[part][m], weight, x[k * WIDTH + m]);
+            }
+        };
+        int64_t k = first;
+        for (; k + COUNT <= n; k += SUMS) {
+#pragma GCC unroll 2
+            for (int s = 0; s < COUNT; s++) lane(k + s, acc[s]);
         }
+        if (k < n) lane(k, acc[0]);
+#pragma GCC unroll 16
+        for (int m = 0; m < WIDTH; m++)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; part++) {
+                float* t = total + GROUP * m + W * part;
+                vf sum = load_lanes(t);
+                for (int s = 0; s < COUNT; s++) sum = sum + acc[s][part][m];
+                store<F32>((char*)t, sum);
+            }
     }
-#pragma GCC unroll 16
-    for (int m = 0; m < WIDTH; m++)
-#pragma GCC unroll 4
-        for (int part = 0; part < PARTS; part++) {
-            float* t = total + GROUP * m + W * part;
-            vf sum = load_lanes(t);
-            for (int s = 0; s < COUNT; s++) sum = sum + acc[s][part][m];
-            store<F32>((char*)t, sum);
-        }
 }
 
 // total[m][r] += x[k][m] * w[k][r] over n columns.
 template <class Terms, int WIDTH>
 void tile_floats(const char* w, const float* x, int64_t n, float* total) {
-    constexpr bool NARROW = WIDTH <= 4;
-    constexpr int COUNT = WIDTH <= 2 ? 4 : 1;  // narrow panels keep the units busy with several stretches at once
     const int64_t all = (n + Terms::COLUMNS - 1) / Terms::COLUMNS;
-    int64_t k = 0;
-    for (; k + COUNT * STRETCH <= all; k += COUNT * STRETCH)
-        stretches<Terms, WIDTH, COUNT, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, STRETCH, total);
-    for (; k < all; k += STRETCH)
-        stretches<Terms, WIDTH, 1, NARROW>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH,
-                                           all - k < STRETCH ? all - k : STRETCH, total);
+    for (int64_t k = 0; k < all; k += STRETCH)
+        add_stretch<Terms, WIDTH>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, all - k < STRETCH ? all - k : STRETCH,
+                                  total);
 }
 
 typedef void (*FloatTile)(const char* w, const float* x, int64_t n, float* total);

@@ -54,7 +54,7 @@ JF_INLINE bool any(Halves lanes) {
 
 // ---- there: sixteen rows at once ------------------------------------------------------------------------------------
 
-// A block of each row to its place among the scales and the quants of the group.
+// A block of each row to its place among the scales and the quants.
 template <int32_t D>
 JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     constexpr Fields fields = fields_of(D);
@@ -73,6 +73,7 @@ JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     if constexpr (D == Q1_0) each_word(quants, 4, bits_turned);
     if constexpr (D == Q2_0) each_word(quants, 4, pairs_turned);
     if constexpr (D == Q4_K || D == Q5_K) turn_scales(scales + fields.field[2].to);
+    if constexpr (D == Q6_K) turn_sixes(quants);
 }
 
 // What is read a group later and written some blocks later is fetched ahead: the sixteen short rows of a group are no
@@ -88,18 +89,17 @@ inline bool pack_blocks(const char* from, int64_t stride, int64_t rows, int64_t 
     constexpr int64_t size = block_nbytes(D);
     constexpr Fields fields = fields_of(D);
     static const uint8_t nothing[size] = {};  // what stands where there is no row
-    uint8_t *scales = (uint8_t*)to, *quants = scales + quants_at(D, length);
-    const int64_t blocks = length / block_length(D);
-    memset(scales + blocks * fields.scale_nbytes, 0, size_t(quants_at(D, length) - blocks * fields.scale_nbytes));
+    const int64_t blocks = length / block_length(D), filled = blocks * fields.nbytes();
+    memset(to + filled, 0, size_t(group_nbytes(D, length) - filled));
     const uint8_t* row[GROUP];
     for (int64_t r = 0; r < GROUP; r++) row[r] = r < rows ? (const uint8_t*)from + r * stride : nothing;
     Halves bad{};
     for (int64_t b = 0; b < blocks; b++) {
-        uint8_t *block_scales = scales + b * fields.scale_nbytes, *block_quants = quants + b * fields.quant_nbytes;
-        lay<D>(row, block_scales, block_quants);
-        bad |= bad_lanes<D>(row, block_scales, block_quants);
+        uint8_t *scales = (uint8_t*)to + b * fields.nbytes(), *quants = scales + fields.scale_nbytes;
+        lay<D>(row, scales, quants);
+        bad |= bad_lanes<D>(row, scales, quants);
         fetch<false>(from + GROUP * (stride + b * size), GROUP * size);
-        fetch<true>(block_quants + WRITTEN_AHEAD * fields.quant_nbytes, fields.quant_nbytes);
+        fetch<true>(scales + WRITTEN_AHEAD * fields.nbytes(), fields.nbytes());
         for (int64_t r = 0; r < rows; r++) row[r] += size;
     }
     return any(bad);
@@ -114,7 +114,7 @@ inline void pack_floats(const char* from, int64_t stride, int64_t length, char* 
 
 // ---- back: one block of one row -------------------------------------------------------------------------------------
 
-// See bits_turned, pairs_turned and turn_scales in lanes.h.
+// See bits_turned, pairs_turned, turn_scales and turn_sixes in lanes.h.
 inline void turn_bits_back(uint8_t* p) {
     uint32_t from, to = 0;
     memcpy(&from, p, 4);
@@ -139,11 +139,25 @@ inline void turn_scales_back(uint8_t* p) {
     memcpy(p, t, 12);
 }
 
+inline void turn_sixes_back(uint8_t* p) {
+    uint8_t t[192] = {};
+    for (int u = 0; u < 8; u++) {
+        const uint8_t* unit = p + 24 * u;
+        uint8_t *low = t + 64 * (u / 4) + 32 * (u % 2), *high = t + 128 + 32 * (u / 4);
+        for (int i = 0; i < 32; i++) {
+            low[i] = uint8_t(low[i] | (unit[i % 16] >> i / 16 * 4 & 15) << (u & 2) * 2);
+            high[i] = uint8_t(high[i] | (unit[16 + i % 8] >> i / 8 * 2 & 3) << 2 * (u % 4));
+        }
+    }
+    memcpy(p, t, 192);
+}
+
 template <int32_t D>
 JF_INLINE void turn_back(uint8_t* block) {
     if constexpr (D == Q5_0) turn_bits_back(block + 2);
     if constexpr (D == Q5_1) turn_bits_back(block + 4);
     if constexpr (D == Q4_K || D == Q5_K) turn_scales_back(block + 4);
+    if constexpr (D == Q6_K) turn_sixes_back(block);
     if constexpr (D == Q8_0)
         for (int i = 0; i < 32; i++) block[2 + i] ^= 0x80;
     for (int i = 0; i < 16; i += 4) {
@@ -173,17 +187,17 @@ JF_INLINE void gather(const uint8_t* scales, const uint8_t* quants, int64_t r, u
 }
 
 template <int32_t D>
-inline void unpack_block(const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block) {
+inline void unpack_block(const char* group, int64_t r, int64_t b, uint8_t* block) {
     constexpr Fields fields = fields_of(D);
-    const uint8_t *scales = (const uint8_t*)group, *quants = scales + quants_at(D, length);
-    gather<D>(scales + b * fields.scale_nbytes, quants + b * fields.quant_nbytes, r, block);
+    const uint8_t* scales = (const uint8_t*)group + b * fields.nbytes();
+    gather<D>(scales, scales + fields.scale_nbytes, r, block);
     turn_back<D>(block);
 }
 
 }  // namespace
 
-void unpack_block(int32_t dtype, const char* group, int64_t length, int64_t r, int64_t b, uint8_t* block) {
-    with_weight(dtype, [&](auto type) { unpack_block<type.dtype>(group, length, r, b, block); });
+void unpack_block(int32_t dtype, const char* group, int64_t r, int64_t b, uint8_t* block) {
+    with_weight(dtype, [&](auto type) { unpack_block<type.dtype>(group, r, b, block); });
 }
 
 bool is_bad_block(int32_t dtype, const uint8_t* block) {
@@ -208,7 +222,7 @@ void unpack_row(int32_t dtype, const char* group, int64_t length, int64_t r, cha
     const int64_t size = block_nbytes(dtype);
     for (int64_t b = 0; b < length / block_length(dtype); b++) {
         if (is_block(dtype))
-            unpack_block(dtype, group, length, r, b, (uint8_t*)to + b * size);
+            unpack_block(dtype, group, r, b, (uint8_t*)to + b * size);
         else
             memcpy(to + b * size, group + (b * GROUP + r) * size, size_t(size));
     }
