@@ -75,6 +75,7 @@ def own_imports(path: Path) -> list[tuple[str, int]]:
 
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
+KIT_FILES = sorted(KIT.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
@@ -149,9 +150,6 @@ def test_core_imports_no_wheel_that_stands_on_it():
         assert {name for name in imported(path) if name.startswith("jackfield_")} == set(), path.name
 
 
-KIT_FILES = sorted(KIT.rglob("*.py"))
-
-
 @pytest.mark.parametrize("path", KIT_FILES, ids=lambda p: str(p.relative_to(KIT)))
 def test_the_kit_knows_the_core_and_no_other_wheel(path):
     """Scripts that it starts in processes of their own count as well."""
@@ -165,11 +163,15 @@ def test_the_kit_knows_the_core_and_no_other_wheel(path):
 
 
 def test_the_kit_takes_no_private_name_of_the_core():
+    """Nor does it import the core or itself anywhere but at the top."""
     for path in KIT_FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "jackfield":
-                private = {name for a in node.names for name in (*node.module.split("."), a.name) if name[0] == "_"}
-                assert private == set(), f"{path.name}:{node.lineno}"
+        tree = ast.parse(path.read_text())
+        for node in (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))):
+            names = [a.name for a in node.names] + getattr(node, "level", 0) * ["jackfield_conformance"]
+            names += (getattr(node, "module", None) or "").split(".")
+            if any(name.startswith("jackfield") for name in names):
+                assert not [name for name in names if name.startswith("_")], f"{path.name}:{node.lineno}"
+                assert node in tree.body, f"{path.name}:{node.lineno}: the import does not stand at the top"
 
 
 def test_the_kit_needs_no_package_that_the_core_does_not():
@@ -193,8 +195,8 @@ def literals(path: Path) -> list[tuple[str, int]]:
     return [(n.value, n.lineno) for n in constants if isinstance(n.value, str)]
 
 
-@pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
-def test_no_text_of_the_core_is_a_kind_of_a_plugin(path):
+@pytest.mark.parametrize("path", CORE_FILES + KIT_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_text_of_core_or_kit_is_a_kind_of_a_plugin(path):
     """Sentences may give examples; a literal that is a kind, a device or a selection may not be code."""
     for text, line in literals(path):
         if path.name == "names.py" and text == CLASS_WORD:

@@ -294,7 +294,12 @@ def test_every_extra_that_is_named_exists(wheels):
         *ROOT.glob("*/README.md"),
         *ROOT.glob("plugins/*/README.md"),
     ]
-    texts += [path for path in (ROOT / "core/src").rglob("*") if path.suffix in (".py", ".json", ".in")]
+    texts += [
+        path
+        for part in ("core/src", "conformance/src")
+        for path in (ROOT / part).rglob("*")
+        if path.suffix in (".py", ".json", ".in")
+    ]
     named = {
         rules.plain(name)
         for path in texts
