@@ -7,7 +7,7 @@ import nox
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "tests"]
 
-PYTHON = ("core/src", "plugins/cpu/src", "llm/src")
+PYTHON = ("core/src", "conformance/src", "plugins/cpu/src", "llm/src")
 
 
 @nox.session
@@ -22,7 +22,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict over core, llm, the plugins' Python and the example."""
+    """mypy --strict over core, kit, llm, the plugins' Python and the example."""
     session.run("uv", "run", "mypy", *PYTHON, external=True)
     session.run("uv", "run", "mypy", "--config-file", "examples/jackfield-wgpu/pyproject.toml", external=True)
 

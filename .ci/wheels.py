@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("core", "plugins/*", "llm", "examples/*")
+FOLDERS = ("core", "conformance", "plugins/*", "llm", "examples/*")
 LARGEST = {"jackfield": 400_000, "jackfield-cpu": 6_000_000}  # bytes
 BESIDE = {"jackfield": {"_jackfield"}}  # top-level names besides the package: the core's start of the command line
+PAIRED = {"jackfield-conformance"}  # looks into the core, so each is for the core of its own version
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Wheel:
     licences: tuple[str, ...]
     is_backend: bool = False
     nbytes: int = field(default=0)
+    version: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Wheel:
@@ -57,6 +59,7 @@ class Wheel:
             tuple(f"{info}/licenses/{name}" for name in about.get_all("License-File") or ()),
             "[jackfield.backends]" in entries,
             path.stat().st_size,
+            about["Version"],
         )
 
     @property
@@ -106,10 +109,14 @@ def faults(wheel: Wheel) -> Iterator[str]:
 
 
 def bounds(wheel: Wheel) -> Iterator[str]:
-    """How it asks for the core: from some version on, and at most below a major one."""
+    """How it asks for the core: from some version on, and at most below a major one; the kit for its own alone."""
     if wheel.name == "jackfield":
         return
     asked = [text for text in wheel.needs if re.match(r"jackfield\b(?![-_.])", text) and "extra ==" not in text]
+    if wheel.name in PAIRED:
+        if asked != [own := f"jackfield=={wheel.version}"]:
+            yield f"{wheel.name} must require {own}, and says {', '.join(asked) or 'nothing'}"
+        return
     if not asked or ">" not in asked[0]:
         yield f"{wheel.name} must require jackfield from some version on, and says {asked[0] if asked else 'nothing'}"
     for text in asked:

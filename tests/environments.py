@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+
+
+def needed(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """By name: every distribution that one here needs, without extras, whatever needs it."""
+    for text in distribution(name).requires or ():
+        if need := re.match(r"[\w.-]+(?![^;]*;.*extra)", text):
+            try:
+                one = distribution(need.group())
+            except PackageNotFoundError:  # for another system
+                continue
+            if one.name not in found:
+                found[one.name] = one
+                needed(one.name, found)
+    return found
 
 
 class Environment:
@@ -20,9 +36,12 @@ class Environment:
         self.python = folder / "venv" / "bin" / "python"
         words = [self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         self.site = Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+        self._see()
+        self.cache = folder / "cache"
+
+    def _see(self) -> None:
         parent = sysconfig.get_path("purelib")
         (self.site / "_parent.pth").write_text(f"import site; site.addsitedir({parent!r})\n")
-        self.cache = folder / "cache"
 
     def install(self, *wheels: Path, into: Path | None = None) -> None:
         """into: a folder that is not the environment's own."""
@@ -51,3 +70,12 @@ class Environment:
         """Who did what in a plugin so far, such as "child import"."""
         path = self.site / f"jackfield_{name}" / f"{name}.log"
         return path.read_text().splitlines() if path.exists() else []
+
+
+class Plain(Environment):
+    """One that sees what the core needs, and nothing else: no distribution of the tree, no pytest."""
+
+    def _see(self) -> None:
+        for one in needed("jackfield", {}).values():
+            for top in {path.parts[0] for path in one.files or () if path.parts[0] not in ("..", "__pycache__")}:
+                (self.site / top).symlink_to(one.locate_file(top))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from jackfield.cli.new_backend import filled
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "core/src/jackfield"
+KIT = ROOT / "conformance/src/jackfield_conformance"
 
 # A module imports only those before it. A line is a rung of DESIGN; the order inside a line counts as well.
 RUNGS = (
@@ -73,6 +75,7 @@ def own_imports(path: Path) -> list[tuple[str, int]]:
 
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
+KIT_FILES = sorted(KIT.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
@@ -141,12 +144,42 @@ def test_llm_knows_only_the_public_names():
         assert ours <= {"jackfield"}, f"{path.name} imports {ours - {'jackfield'}}"
 
 
-def test_core_names_no_plugin():
-    """Kinds of hardware that come in wheels of their own stand in no line of code."""
-    plugins = {p.name for p in (ROOT / "plugins").iterdir() if (p / "pyproject.toml").exists()}
+def test_core_imports_no_wheel_that_stands_on_it():
+    """Neither a plugin nor the conformance kit nor the language models."""
     for path in CORE_FILES:
-        for name in imported(path):
-            assert name.removeprefix("jackfield_") not in plugins or not name.startswith("jackfield_")
+        assert {name for name in imported(path) if name.startswith("jackfield_")} == set(), path.name
+
+
+@pytest.mark.parametrize("path", KIT_FILES, ids=lambda p: str(p.relative_to(KIT)))
+def test_the_kit_knows_the_core_and_no_other_wheel(path):
+    """Scripts that it starts in processes of their own count as well."""
+    scripts = [text for text, _ in literals(path) if re.search(r"^(from|import) ", text, re.MULTILINE)]
+    for name in imported(path).union(*map(imports_of, scripts)):
+        package, _, rest = name.partition(".")
+        if package == "jackfield":
+            assert rest.split(".")[0] in {*LADDER, ""}, name
+        else:
+            assert not package.startswith("jackfield_") or package == "jackfield_conformance", name
+
+
+def test_the_kit_takes_no_private_name_of_the_core():
+    """Nor does it import the core or itself anywhere but at the top."""
+    for path in KIT_FILES:
+        tree = ast.parse(path.read_text())
+        for node in (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))):
+            names = [a.name for a in node.names] + getattr(node, "level", 0) * ["jackfield_conformance"]
+            names += (getattr(node, "module", None) or "").split(".")
+            if any(name.startswith("jackfield") for name in names):
+                assert not [name for name in names if name.startswith("_")], f"{path.name}:{node.lineno}"
+                assert node in tree.body, f"{path.name}:{node.lineno}: the import does not stand at the top"
+
+
+def test_the_kit_needs_no_package_that_the_core_does_not():
+    """`jackfield conform` runs where the core runs: only its plugin of pytest needs more."""
+    for path in KIT_FILES:
+        heads = {name.partition(".")[0] for name in imported(path)} - sys.stdlib_module_names
+        more = {"pytest"} if path.name == "pytest.py" else set()
+        assert heads <= {"jackfield", "jackfield_conformance", "numpy", "click", ""} | more, path.name
 
 
 KINDS = {p.name for p in (ROOT / "plugins").iterdir() if (p / "pyproject.toml").exists()} | {"cuda", "metal", "hexagon"}
@@ -162,8 +195,8 @@ def literals(path: Path) -> list[tuple[str, int]]:
     return [(n.value, n.lineno) for n in constants if isinstance(n.value, str)]
 
 
-@pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(CORE)))
-def test_no_text_of_the_core_is_a_kind_of_a_plugin(path):
+@pytest.mark.parametrize("path", CORE_FILES + KIT_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_text_of_core_or_kit_is_a_kind_of_a_plugin(path):
     """Sentences may give examples; a literal that is a kind, a device or a selection may not be code."""
     for text, line in literals(path):
         if path.name == "names.py" and text == CLASS_WORD:

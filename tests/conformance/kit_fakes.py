@@ -15,9 +15,9 @@ from pathlib import Path
 
 import jackfield as jf
 from jackfield.backend import Reason
-from jackfield.conformance.suites import SUITES
-from jackfield.conformance.trials import Refused, Trial, Verdict
 from jackfield.reference import ReferenceBackend, ReferenceDevice
+from jackfield_conformance.suites import SUITES
+from jackfield_conformance.trials import Refused, Trial, Verdict
 
 
 def device(name):

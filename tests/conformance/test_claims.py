@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jackfield.conformance import claims
-from jackfield.conformance.__main__ import main
 from jackfield.reference import ReferenceBackend
+from jackfield_conformance.__main__ import main
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 
@@ -23,7 +23,7 @@ def test_committed_claims_are_true(on):
     if not file.parent.exists():
         pytest.skip(f"{backend.name} is no wheel of its own")
     found = claims(backend, backend.targets()[0])
-    advice = f"python -m jackfield.conformance {backend.name} > plugins/{backend.name}/claims.txt"
+    advice = f"python -m jackfield_conformance {backend.name} > plugins/{backend.name}/claims.txt"
     assert found.splitlines() == file.read_text().splitlines(), advice
     least = counted(found)
     for target in backend.targets()[1:]:
@@ -35,7 +35,7 @@ def test_the_command_prints_them(capsys):
     assert main(["reference"]) == 0
     assert "softmax f32 11/11" in capsys.readouterr().out
     assert main([]) == 2
-    assert capsys.readouterr().err == "usage: python -m jackfield.conformance NAME (cpu, reference, ...)\n"
+    assert capsys.readouterr().err == "usage: python -m jackfield_conformance NAME (cpu, reference, ...)\n"
 
 
 def test_a_backend_without_targets_is_told_in_one_line(capsys, monkeypatch):

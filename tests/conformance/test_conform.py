@@ -20,18 +20,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jackfield
+import jackfield_conformance
 from jackfield import ops
 from jackfield.cli.app import app
-from jackfield.conformance import report
 from jackfield.conformance.cases import examples
-from jackfield.conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
-from jackfield.conformance.runner import Request, Runner, run
-from jackfield.conformance.suites import DEFAULT, SUITES, chosen, sampled, trials_of
-from jackfield.conformance.trials import Trial
 from jackfield.op import OPS, Case, values
+from jackfield_conformance import report
+from jackfield_conformance.results import KINDS, Expected, Result, XfailError, judge, read_expected
+from jackfield_conformance.runner import Request, Runner, run
+from jackfield_conformance.suites import DEFAULT, SUITES, chosen, sampled, trials_of
+from jackfield_conformance.trials import Trial
 
 HERE = Path(__file__).parent
-CORE = Path(jackfield.__file__).parents[1]
+SOURCES = [str(Path(package.__file__).parents[1]) for package in (jackfield, jackfield_conformance)]
 HANG = 5.0  # seconds after which the planted hang counts as one
 
 
@@ -178,7 +179,7 @@ def test_a_process_that_a_backend_leaves_holds_nothing_up(module, tmp_path, daem
 def test_a_hung_worker_ends_with_the_command_that_started_it(fakes, tmp_path, monkeypatch):
     path = tmp_path / "pid"
     monkeypatch.setenv("KIT_FAKES_PID", str(path))
-    command = [sys.executable, "-m", "jackfield.conformance.worker"]
+    command = [sys.executable, "-m", "jackfield_conformance.worker"]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     worker.stdin.write(json.dumps({"device": "sim", "seed": 0, "imports": fakes}) + "\n" + json.dumps("stuck/1") + "\n")
     worker.stdin.flush()
@@ -226,8 +227,8 @@ def test_under_pytest_a_device_that_is_lost_on_the_way_fails(module, tmp_path):
 
 SCRIBBLER = """
 import os
-from jackfield.conformance.suites import SUITES
-from jackfield.conformance.trials import Trial
+from jackfield_conformance.suites import SUITES
+from jackfield_conformance.trials import Trial
 
 def scribble(text, subject):
     for number in range(3, 12):
@@ -282,7 +283,7 @@ def test_a_device_that_is_not_there_fails(name):
 
 
 def pytest_run(cwd, *arguments, **env):
-    command = [sys.executable, "-m", "pytest", "-p", "jackfield.conformance.pytest", "-p", "no:cacheprovider", "-rA"]
+    command = [sys.executable, "-m", "pytest", "-p", "jackfield_conformance.pytest", "-p", "no:cacheprovider", "-rA"]
     return subprocess.run(
         [*command, *arguments], cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
     )
@@ -360,7 +361,7 @@ def test_the_kit_needs_no_checkout_and_no_pytest(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(CORE)])
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *SOURCES])
     command = [sys.executable, "-P", "-m", "jackfield", "conform", "sim", "-s", "buffers", "--report", "out.json"]
     done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -606,6 +607,21 @@ def test_a_report_without_the_home_folder_has_its_digest(module, tmp_path, monke
     assert str(tmp_path) not in done.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nix",), "Invalid value for NAME: 'nix', column 1"),
+        (("sim", "--sample", "0"), "Invalid value for --sample: sample is 0, must be at least 1"),
+        (("sim", "--suite", "nix"), "Invalid value for --suite: no suite 'nix'"),
+        (("sim", "--import", "no.such"), "Invalid value for --import: there is no module 'no.such'"),
+    ],
+)
+def test_an_error_names_the_option(arguments, says):
+    done = conform(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [(), ("sim", "--suite", "nosuch"), ("sim", "--compare", HERE, HERE)])
 def test_wrong_use_is_2(arguments):
     assert conform(*arguments).exit_code == 2
@@ -632,7 +648,7 @@ def test_ids_are_unique_and_the_same_in_every_process():
     assert len(ids) == len(set(ids)) > 9000
     assert all(i.partition("/")[0] in SUITES for i in ids)
     assert not [i for i in ids if " " in i or "~" in i]
-    code = "from jackfield.conformance.suites import *; print(*[t.id for t in trials_of(SUITES, 5)], sep='\\n')"
+    code = "from jackfield_conformance.suites import *; print(*[t.id for t in trials_of(SUITES, 5)], sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ids
 

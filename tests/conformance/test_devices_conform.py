@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jackfield.conformance.levels import judged
-from jackfield.conformance.runner import Request, Runner
-from jackfield.conformance.suites import SUITES, trials_of
 from jackfield.errors import Unavailable
+from jackfield_conformance.levels import judged
+from jackfield_conformance.runner import Request, Runner
+from jackfield_conformance.suites import SUITES, trials_of
 
 KINDS = ("reference", "sim", "cpu")
 LONG = {

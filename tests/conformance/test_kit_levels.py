@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from jackfield.conformance.levels import LEVELS, judged, suites_of
-from jackfield.conformance.results import Result
-from jackfield.conformance.suites import SUITES
 from jackfield.errors import AttributeValueError
+from jackfield_conformance.levels import LEVELS, judged, suites_of
+from jackfield_conformance.results import Result
+from jackfield_conformance.suites import SUITES
 
 
 def passing(level):

@@ -21,7 +21,7 @@ from mutant_native import KIND
 from mutant_runs import NONE, Bench
 from test_devices_conform import sampled
 
-from jackfield.conformance.suites import SUITES
+from jackfield_conformance.suites import SUITES
 
 # What a wheel is has no mutant of a native backend: wheels with one fault each, in tests/plugins.
 # Host times, which are compared with a stored run, have tests of their own.

@@ -7,10 +7,10 @@ import pytest
 
 import jackfield as jf
 from jackfield.conformance import compare, examples, expected, faults_agree
-from jackfield.conformance.direct import window_on
 from jackfield.errors import DeviceError, PlacementError
 from jackfield.graph import Attrs, view
 from jackfield.op import OPS
+from jackfield_conformance.direct import window_on
 
 LAYOUTS = ("dense", "sliced", "transposed")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jackfield import ops
-from jackfield.conformance import Refused, examples, mistakes
+from jackfield.conformance import examples
 from jackfield.op import OPS
+from jackfield_conformance import Refused, mistakes
 
 RUNNING = [name for name in ops.__all__ if not OPS[name].is_view]
 SHOWN = 8

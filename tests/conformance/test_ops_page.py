@@ -9,13 +9,13 @@ from recipes import BLOCKS
 
 from jackfield import ops
 from jackfield.backend import Kernel, Reason
-from jackfield.conformance import ops_page
 from jackfield.op import OPS
 from jackfield.reference import ReferenceBackend, kernels_of_all_ops
 from jackfield.registry import Registry
+from jackfield_conformance import ops_page
 
 PAGE = Path(__file__).parents[2] / "docs/ops.md"
-COMMAND = "python -m jackfield.conformance.ops_page cpu > docs/ops.md"
+COMMAND = "python -m jackfield_conformance.ops_page cpu > docs/ops.md"
 
 
 def test_the_committed_page_is_true(absent, capsys):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from test_suites import NAME, Few
 
 from jackfield import registry
-from jackfield.conformance import stored
-from jackfield.conformance.stored import Figure, Runs
-from jackfield.conformance.suites import overhead
-from jackfield.conformance.trials import Refused, Subject, Trial
-from jackfield.conformance.worker import outcome, subject_of
 from jackfield.loading import cache_folder
+from jackfield_conformance import stored
+from jackfield_conformance.stored import Figure, Runs
+from jackfield_conformance.suites import overhead
+from jackfield_conformance.trials import Refused, Subject, Trial
+from jackfield_conformance.worker import outcome, subject_of
 
 LONG = 1e3  # seconds that no call takes
 

@@ -12,12 +12,12 @@ from recipes import BLOCKS, RUNNING, examples_of, examples_with
 import jackfield as jf
 from jackfield import ops
 from jackfield.backend import DTYPES, Group, Place, PlacedStep, Step, Usage
-from jackfield.conformance import Refused, mistakes
-from jackfield.conformance.direct import bind, packed
 from jackfield.errors import DeviceError
 from jackfield.graph import ArraySource
 from jackfield.op import Case, rand, values
 from jackfield.spec import Spec
+from jackfield_conformance import Refused, mistakes
+from jackfield_conformance.direct import bind, packed
 
 PART = 3  # see thorough.py
 

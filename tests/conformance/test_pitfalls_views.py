@@ -13,13 +13,13 @@ from recipes import BLOCKS, RECIPES, RUNNING, USUAL, examples_of, examples_with,
 import jackfield as jf
 from jackfield import ops
 from jackfield.backend import DTYPES, Step, Usage
-from jackfield.conformance import Refused, mistakes
-from jackfield.conformance.direct import step_of
 from jackfield.dtypes import f32, i32
 from jackfield.errors import PlanError
 from jackfield.graph import ArraySource, Attrs, view
 from jackfield.op import OPS, Case, rand, values
 from jackfield.spec import Spec, View
+from jackfield_conformance import Refused, mistakes
+from jackfield_conformance.direct import step_of
 
 PART = 3  # see thorough.py
 

@@ -23,10 +23,6 @@ from jackfield.backend import (
 )
 from jackfield.conformance.cases import examples
 from jackfield.conformance.check import expected
-from jackfield.conformance.suites import SUITES, errors, memory
-from jackfield.conformance.suites.claims import RUNNING
-from jackfield.conformance.trials import Subject
-from jackfield.conformance.worker import outcome
 from jackfield.dtypes import DTYPES, bf16, f32, i64, q4_0
 from jackfield.op import OPS
 from jackfield.reference import (
@@ -36,6 +32,10 @@ from jackfield.reference import (
     ReferenceProgram,
     kernels_of_all_ops,
 )
+from jackfield_conformance.suites import SUITES, errors, memory
+from jackfield_conformance.suites.claims import RUNNING
+from jackfield_conformance.trials import Subject
+from jackfield_conformance.worker import outcome
 
 NAME = "liar"
 ONLY = ("add", "tanh", "softmax", "linear", "take_rows", "put_rows", "cast", "sum")  # enough ops for every suite

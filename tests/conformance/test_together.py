@@ -11,12 +11,12 @@ from test_suites import NAME, Few
 
 from jackfield import registry
 from jackfield.backend import Group, Grouping, Place
-from jackfield.conformance.patterns import patterns
-from jackfield.conformance.suites import SUITES
-from jackfield.conformance.trials import Subject
-from jackfield.conformance.worker import outcome
 from jackfield.op import OPS
 from jackfield.reference import HostBuffer, ReferenceDevice, kernels_of_all_ops
+from jackfield_conformance.patterns import patterns
+from jackfield_conformance.suites import SUITES
+from jackfield_conformance.trials import Subject
+from jackfield_conformance.worker import outcome
 
 NORMS, PRODUCTS = ("rms_norm", "add", "multiply", "relu", "silu", "tanh"), ("linear", "swiglu", "gelu")
 ONLY = frozenset((*NORMS, *PRODUCTS, "rope", "put_rows", "contiguous"))

@@ -181,10 +181,6 @@ def test_diff(chained):
         (("diff", "nix", "sim", "g.npz"), "Invalid value for 'A': 'nix', column 1"),
         (("diff", "sim", "sim", "no.npz"), "Invalid value for GRAPH: no.npz"),
         (("diff", "sim", "reference", "g.npz", "--input", "z=z.npy"), "Invalid value for --input: there is no input"),
-        (("conform", "nix"), "Invalid value for NAME: 'nix', column 1"),
-        (("conform", "sim", "--sample", "0"), "Invalid value for --sample: sample is 0, must be at least 1"),
-        (("conform", "sim", "--suite", "nix"), "Invalid value for --suite: no suite 'nix'"),
-        (("conform", "sim", "--import", "no.such"), "Invalid value for --import: there is no module 'no.such'"),
     ],
 )
 def test_an_error_names_the_option(arguments, says):

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jackfield.conformance import examples, mistakes
+from jackfield.conformance import examples
 from jackfield.errors import AttributeValueError
 from jackfield.graph import input as leaf
 from jackfield.op import OPS
 from jackfield.reference import ReferenceBackend
+from jackfield_conformance import mistakes
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-an-op.md"
 

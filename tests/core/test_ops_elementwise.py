@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import jackfield as jf
 from jackfield import ops
-from jackfield.conformance import compare, examples, expected, mistakes
+from jackfield.conformance import compare, examples, expected
 from jackfield.dtypes import DTYPES, bf16, f16, f32, q4_0, q8_0
 from jackfield.dtypes.arrays import as_bytes, decoded
 from jackfield.errors import AttributeValueError, ShapeError
 from jackfield.graph import input as leaf
 from jackfield.op import OPS, collect
 from jackfield.reference import ReferenceBackend
+from jackfield_conformance import mistakes
 
 INF, NAN = np.inf, np.nan
 FLOATS = (np.float32, np.float16, ml_dtypes.bfloat16)

@@ -10,12 +10,12 @@ import jackfield as jf
 from jackfield import ops
 from jackfield.backend import Kernel, Limits, Step, Target, refusal
 from jackfield.conformance import examples
-from jackfield.conformance.direct import step_of
 from jackfield.dtypes import DTYPES, f32, i32
 from jackfield.errors import ShapeError
 from jackfield.op import OPS
 from jackfield.reference import kernels_of_all_ops
 from jackfield.spec import Spec, slice_view
+from jackfield_conformance.direct import step_of
 
 RUNNING = [name for name in ops.__all__ if not OPS[name].is_view]
 TARGET = Target("test", "test")

@@ -66,20 +66,42 @@ def test_a_file_that_is_no_graph_says_what_one_is(tmp_path, content):
     assert "pickle" not in str(caught.value)
 
 
-def test_a_command_of_another_dist_names_it(monkeypatch):
+@pytest.mark.parametrize(("command", "extra"), [("generate", "llm"), ("eval", "llm"), ("conform", "conformance")])
+def test_a_command_of_another_dist_names_what_brings_it(command, extra, monkeypatch):
     from click.testing import CliRunner
 
     from jackfield.cli.app import Commands, app
 
     monkeypatch.setattr(Commands, "_entries", lambda self: {})
-    done = CliRunner().invoke(app, ["generate", "hi"])
+    done = CliRunner().invoke(app, [command, "sim", "--json"])
     assert done.exit_code == 2
-    assert "It comes with jackfield-llm, which is not installed." in done.output
+    said = f"{command} is not installed; `pip install 'jackfield[{extra}]'` brings it"
+    assert done.stderr.splitlines()[-1] == f"Error: {said}"
     assert "not installed" not in CliRunner().invoke(app, ["nix"]).output
+
+
+def test_the_help_lists_what_is_not_installed_and_how_to_get_it(monkeypatch):
+    from click.testing import CliRunner
+
+    from jackfield.cli.app import Commands, app
+
+    def lacking(*there):
+        monkeypatch.setattr(Commands, "_entries", lambda self: dict.fromkeys(there))
+        monkeypatch.setattr(Commands, "get_command", lambda self, ctx, name: self.commands.get(name))
+        text = CliRunner().invoke(app, ["--help"]).stdout
+        return " ".join(text.partition("Not installed:")[2].split())
+
+    every = ("conform", "generate", "chat", "embed", "eval", "quantize")
+    assert lacking() == (
+        "conform pip install 'jackfield[conformance]' "
+        "generate, chat, embed, eval, quantize pip install 'jackfield[llm]'"
+    )
+    assert lacking(*every[1:]) == "conform pip install 'jackfield[conformance]'"
+    assert lacking(*every) == ""
 
 
 @pytest.mark.parametrize(("argument", "code", "text"), [("--help", 2, "usage:"), ("nix", 1, "Error: ")])
 def test_the_printer_of_claims_tells_wrong_use(argument, code, text):
-    done = program("jackfield.conformance", argument)
+    done = program("jackfield_conformance", argument)
     assert (done.returncode, done.stderr.startswith(text)) == (code, True)
     assert "Traceback" not in done.stderr

@@ -10,8 +10,8 @@ from jackfield import ops
 from jackfield.backend import refusal
 from jackfield.conformance import claims
 from jackfield.conformance.cases import examples
-from jackfield.conformance.direct import step_of
 from jackfield.op import OPS
+from jackfield_conformance.direct import step_of
 from jackfield_cpu import backend as backend_module
 from jackfield_cpu.backend import CpuBackend
 

@@ -15,7 +15,7 @@ from one_step import BACKEND, LEVELS, device
 from shared_cases import CASES, examples_of
 
 from jackfield.conformance import compare, expected
-from jackfield.conformance.direct import bind
+from jackfield_conformance.direct import bind
 from jackfield_cpu.device import CpuDevice
 
 KERNELS = sorted(BACKEND.kernels())

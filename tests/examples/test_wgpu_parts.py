@@ -32,7 +32,7 @@ BACKEND = WgpuBackend()
 
 
 def test_claims_are_what_the_kernels_take():
-    """Written anew by `python -m jackfield.conformance wgpu`, where the wheel is installed."""
+    """Written anew by `python -m jackfield_conformance wgpu`, where the wheel is installed."""
     assert claims(BACKEND, LEAST) == (EXAMPLE / "claims.txt").read_text()
 
 

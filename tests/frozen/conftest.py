@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "core" / "src"
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))  # wheels.py, which builds wheels of fakes
 
 
 @pytest.fixture(scope="session")
 def renamed_core(tmp_path_factory):
-    """A folder for PYTHONPATH: the core of the tree, in which `attrs` is called `settings_given` from end to end.
+    """A folder for PYTHONPATH: core and kit of the tree, in which `attrs` is called `settings_given` from end to end.
 
-    It agrees with itself: only who knows the old name, as plugins do, is left behind.
+    They agree with each other: only who knows the old name, as plugins do, is left behind.
     """
     folder = tmp_path_factory.mktemp("renamed")
-    shutil.copytree(CORE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("core", "conformance"):
+        shutil.copytree(ROOT / part / "src", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in folder.rglob("*.py"):
         text = path.read_text("utf-8")
         path.write_text(re.sub(r"\battrs\b", "settings_given", text), "utf-8")

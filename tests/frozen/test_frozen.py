@@ -12,9 +12,9 @@ from freeze import digest, frozen_wheels, record, tree, wheel
 from wheels import build, source
 
 from jackfield.backend import API
-from jackfield.conformance.levels import suites_of
 from jackfield.discovery import CORE_WINDOW
 from jackfield.manifest import window_text
+from jackfield_conformance.levels import suites_of
 
 WHEELS = frozen_wheels()
 NUMBERS = {minor: tuple(map(int, minor.split("."))) for minor in WHEELS}

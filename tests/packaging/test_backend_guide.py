@@ -17,8 +17,8 @@ from environments import Environment
 
 from jackfield.cli.app import app
 from jackfield.cli.new_backend import filled
-from jackfield.conformance.levels import suites_of
-from jackfield.conformance.results import read_expected
+from jackfield_conformance.levels import suites_of
+from jackfield_conformance.results import read_expected
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-a-backend.md").read_text("utf-8")

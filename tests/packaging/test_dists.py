@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DISTS = {"core": "jackfield", "plugins/cpu": "jackfield_cpu", "llm": "jackfield_llm"}
+DISTS = {
+    "core": "jackfield",
+    "conformance": "jackfield_conformance",
+    "plugins/cpu": "jackfield_cpu",
+    "llm": "jackfield_llm",
+}
 
 
 def project(folder):
@@ -28,10 +33,23 @@ def test_licence_readme_and_types_are_in_every_dist(folder):
     assert data["requires-python"] == ">=3.11"
 
 
-@pytest.mark.parametrize("folder", [f for f in DISTS if f != "core"])
+@pytest.mark.parametrize("folder", [f for f in DISTS if f not in ("core", "conformance")])
 def test_a_dist_bounds_the_core_and_never_pins_it(folder):
     (core,) = [d for d in project(folder)["dependencies"] if d.startswith("jackfield")]
     assert ">=" in core and "==" not in core
+
+
+def test_the_kit_and_the_core_are_one_release():
+    """It looks into the core, and a report names one version of both."""
+    kit, core = project("conformance"), project("core")
+    assert kit["version"] == core["version"]
+    assert f"jackfield=={core['version']}" in kit["dependencies"]
+
+
+def test_the_kit_needs_no_distribution_that_the_core_does_not():
+    """K1 of the kit: no pytest; the extra of the core brings it for those who want it."""
+    asked = set(project("conformance")["dependencies"])
+    assert {need for need in asked if not need.startswith("jackfield")} <= set(project("core")["dependencies"])
 
 
 def test_the_core_is_light_and_names_no_plugin_but_in_extras():
@@ -70,7 +88,11 @@ def test_constraints_are_said_the_same_for_pip_and_for_uv():
 def test_every_variable_of_the_tree_is_in_the_readme():
     """Each JACKFIELD_* name that code reads stands in README's table."""
     table = set(re.findall(r"`(JACKFIELD_\w+)`", (ROOT / "README.md").read_text()))
-    files = [f for folder in ("core/src", "plugins", "llm/src", "bench") for f in (ROOT / folder).rglob("*")]
+    files = [
+        f
+        for folder in ("core/src", "conformance/src", "plugins", "llm/src", "bench")
+        for f in (ROOT / folder).rglob("*")
+    ]
     files += [ROOT / "tests/conftest.py", ROOT / "tests/presence.py"]
     texts = [f.read_text() for f in files if f.suffix in {".py", ".json", ".cpp"} and "build" not in f.parts]
     read = {name for text in texts for name in re.findall(r"\"(JACKFIELD_[A-Z]\w+)\"", text)}

@@ -269,7 +269,7 @@ def test_an_op_is_asked_of_every_target_without_hardware(environment):
 
 
 def test_the_claims_file_is_true_without_hardware(environment):
-    made = environment.run("import sys; from jackfield.conformance.__main__ import main; sys.exit(main(['gone']))")
+    made = environment.run("import sys; from jackfield_conformance.__main__ import main; sys.exit(main(['gone']))")
     assert made[0] == 0
     assert made[1] == claims_of(ABSENT.format(name="gone"))
     assert "sum f32" in made[1]

@@ -29,8 +29,8 @@ def test_level_silver(tmp_path: Path) -> None:
 
 
 def test_claims_are_what_the_kernels_take() -> None:
-    """A kernel that gets lost is a changed line. Written anew by `python -m jackfield.conformance wgpu`."""
+    """A kernel that gets lost is a changed line. Written anew by `python -m jackfield_conformance wgpu`."""
     done = subprocess.run(
-        [sys.executable, "-m", "jackfield.conformance", "wgpu"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "jackfield_conformance", "wgpu"], capture_output=True, text=True, check=True
     )
     assert done.stdout == (ROOT / "claims.txt").read_text()

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
-from jackfield.conformance.results import Result
-from jackfield.conformance.runner import Request, Runner
-from jackfield.conformance.suites import SUITES, sampled, trials_of
 from jackfield.op import OPS
+from jackfield_conformance.results import Result
+from jackfield_conformance.runner import Request, Runner
+from jackfield_conformance.suites import SUITES, sampled, trials_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -14,7 +14,6 @@ import click
 
 from jackfield.errors import DeviceNameError, Error
 
-from .conform import conform
 from .devices import devices
 from .diff import diff
 from .doctor import doctor
@@ -26,8 +25,15 @@ from .why import why
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
-# Commands people know, by the dist that adds them.
-_ELSEWHERE = {"generate": "jackfield-llm", "chat": "jackfield-llm", "embed": "jackfield-llm"}
+# Commands people know, by the extra of the core that adds them.
+_ELSEWHERE = {
+    "conform": "conformance",
+    "generate": "llm",
+    "chat": "llm",
+    "embed": "llm",
+    "eval": "llm",
+    "quantize": "llm",
+}
 INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 
@@ -54,10 +60,21 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as e:
             if args and args[0] in _ELSEWHERE:
-                raise click.UsageError(
-                    f"{e.message} It comes with {_ELSEWHERE[args[0]]}, which is not installed.", ctx
-                ) from e
+                text = f"{args[0]} is not installed; `{_brings(_ELSEWHERE[args[0]])}` brings it"
+                raise click.UsageError(text, ctx) from e
             raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those that are there, and by the way to get them those that are not."""
+        super().format_commands(ctx, formatter)
+        there = set(self.list_commands(ctx))
+        lacking: dict[str, list[str]] = {}
+        for name, extra in _ELSEWHERE.items():
+            if name not in there:
+                lacking.setdefault(extra, []).append(name)
+        if lacking:
+            with formatter.section("Not installed"):
+                formatter.write_dl([(", ".join(names), _brings(extra)) for extra, names in lacking.items()])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -81,6 +98,11 @@ class Commands(click.Group):
         name = ctx.invoked_subcommand
         command = self.get_command(ctx, name) if name else None
         return ctx if command is None else click.Context(command, parent=ctx, info_name=name)
+
+
+def _brings(extra: str) -> str:
+    """The command line that installs an extra; shells take [] for a pattern where it is not quoted."""
+    return f"pip install 'jackfield[{extra}]'"
 
 
 @contextmanager
@@ -157,7 +179,7 @@ def app() -> None:
     """Run quantised models on whatever hardware is plugged in."""
 
 
-for _command in (conform, devices, diff, doctor, explain, new_backend, trust, why):
+for _command in (devices, diff, doctor, explain, new_backend, trust, why):
     app.add_command(_command)
 
 

@@ -45,9 +45,8 @@ def new_backend(ctx: click.Context, name: str, *, native: bool, into: Path | Non
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, "utf-8")
-    click.echo(
-        f"{len(files)} files in {folder}; next:\n  cd {folder}\n  python -m pip install . pytest\n  python -m pytest"
-    )
+    click.echo(f"{len(files)} files in {folder}; next:\n  cd {folder}")
+    click.echo("  python -m pip install . 'jackfield[conformance]'\n  python -m pytest")
 
 
 def filled(name: str, kind: str) -> dict[str, str]:

@@ -1,23 +1,21 @@
-"""The conformance kit: every declared case drawn, run on a device, and compared with the oracle."""
+"""What right means: the declared cases drawn, what the oracle makes of them, and how near a device must come.
+
+What runs them on a device and reports is a wheel of its own, jackfield-conformance.
+"""
 
 from __future__ import annotations
 
 from .cases import Example, examples, made, wrong_uses
-from .check import compare, expected, faults_agree, mistakes
+from .check import compare, expected, faults_agree
 from .claims import claims
-from .direct import Outcome, Refused, run
 
 __all__ = [
     "Example",
-    "Outcome",
-    "Refused",
     "claims",
     "compare",
     "examples",
     "expected",
     "faults_agree",
     "made",
-    "mistakes",
-    "run",
     "wrong_uses",
 ]

@@ -12,17 +12,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jackfield.backend import Backend, Device
 from jackfield.dtypes import DType, bf16, f16, f32
 from jackfield.dtypes.arrays import as_bytes, decoded, dtype_of, widened
 from jackfield.errors import BadIndex, Error, KernelError
 from jackfield.op import Array, Fault, Op, collect
 
 from .cases import Example
-from .direct import GUARD, Outcome, run
-from .trials import Verdict
 
-__all__ = ["compare", "expected", "faults_agree", "judged", "mistakes", "verdict"]
+__all__ = ["compare", "expected", "faults_agree", "max_ulp", "oracle"]
 
 _BITS = {f32: (24, -149), f16: (11, -24), bf16: (8, -133)}  # of the fraction, and the smallest exponent
 TINY = float(np.finfo(np.float32).tiny)  # subnormals may be flushed
@@ -30,11 +27,11 @@ TINY = float(np.finfo(np.float32).tiny)  # subnormals may be flushed
 
 def expected(example: Example) -> tuple[Array, list[Fault]]:
     """What the oracle makes of an example, and the faults it finds."""
-    (want, *_), faults = _oracle(example)
+    (want, *_), faults = oracle(example)
     return want, faults
 
 
-def _oracle(example: Example) -> tuple[list[Array], list[Fault]]:
+def oracle(example: Example) -> tuple[list[Array], list[Fault]]:
     """The result and what the op's further targets become; and the faults."""
     arrays = example.arrays()
     for i in example.op.targets:
@@ -48,35 +45,7 @@ def _oracle(example: Example) -> tuple[list[Array], list[Fault]]:
     return [want, *further], faults if example.result.size else []  # nothing is run for an empty result
 
 
-def mistakes(example: Example, backend: Backend, device: Device) -> list[str]:
-    """Everything that is wrong with one example on one device, in words. Raises: Refused."""
-    return [f"{example}: {text}" for text in judged(example, backend, device).mistakes]
-
-
-def judged(example: Example, backend: Backend, device: Device, guard: int = GUARD) -> Verdict:
-    """Run one example and compare it with the oracle. guard: as `run`. Raises: Refused."""
-    return verdict(example, run(example, backend, device, guard))
-
-
-def verdict(example: Example, outcome: Outcome) -> Verdict:
-    """What is wrong with an outcome: numbers, faults in data, and bytes that were nobody's."""
-    (want, *further), faults = _oracle(example)
-    names = [example.op.operands[i] for i in example.op.targets[1:]]
-    found = (
-        compare(example, outcome.result, want),
-        *(
-            f"{name}: {text}"
-            for name, got, new in zip(names, outcome.changed, further, strict=True)
-            if (text := compare(example, got, new))
-        ),
-        # no plan runs a step for an empty result: what a device finds in its operands is neither asked nor forbidden
-        faults_agree(example.op, faults, outcome.fault) if want.size else "",
-        outcome.damage,
-    )
-    return Verdict(tuple(text for text in found if text), _max_ulp(outcome.result, want))
-
-
-def _max_ulp(got: Array, want: Array) -> float | None:
+def max_ulp(got: Array, want: Array) -> float | None:
     """The largest distance of a finite element from the oracle's, in units of its last place; None for no floats."""
     dtype = dtype_of(want)
     if dtype not in _BITS or got.shape != want.shape:

@@ -1,0 +1,102 @@
+"""Suite `packaging`: one import name, its manifest and its licence in the wheel, and a dependency that can be met."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from jackfield.manifest import FILES
+from jackfield_conformance.trials import Check, Refused, Subject, Trial, named
+from jackfield_conformance.wheel import Installed, installed
+
+__all__ = ["trials"]
+
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(;.*)?")
+
+
+def trials(seed: int) -> Iterator[Trial]:
+    checks: dict[str, Check] = {
+        "dependency": dependency,
+        "one-import-name": one_import_name,
+        "nothing-outside": nothing_outside,
+        "manifest": manifest_is_inside,
+        "licence": licence_is_inside,
+        "entry-point": entry_point_is_its_own,
+    }
+    yield from named("packaging", seed, checks)
+
+
+def dependency(seed: int, subject: Subject) -> list[str]:
+    """It needs jackfield from some version on, and at most below the next major one."""
+    del seed
+    wheel = installed(subject)
+    asked = [match for text in wheel.dist.requires or () if (match := _REQUIREMENT.fullmatch(text))]
+    bounds = [match[2] for match in asked if match[1].lower() == "jackfield" and "extra" not in (match[3] or "")]
+    if not bounds:
+        return ["its METADATA does not require jackfield"]
+    words = [word.strip() for word in bounds[0].split(",") if word.strip()]
+    found = [f"requires jackfield {word}: no fixed version" for word in words if word.startswith(("==", "~=", "==="))]
+    if not any(word.startswith(">") for word in words):
+        found.append(f"requires jackfield {bounds[0] or 'of any version'}: must say from which version on")
+    caps = [word for word in words if word.startswith("<") and not re.fullmatch(r"<\s*[0-9]+(\.0)*", word)]
+    return found + [f"requires jackfield {word}: a cap may only be a next major version" for word in caps]
+
+
+def _files(subject: Subject) -> tuple[Installed, list[str]]:
+    """Every path of RECORD. Raises: Refused for an editable install, whose record is not the wheel's."""
+    wheel = installed(subject)
+    if wheel.editable:
+        raise Refused("an editable install does not show what the wheel holds", "other")
+    return wheel, [str(path) for path in wheel.dist.files or ()]
+
+
+def _of_package(path: str) -> bool:
+    return ".dist-info/" not in path and "__pycache__" not in path and not path.startswith("..")
+
+
+def one_import_name(seed: int, subject: Subject) -> list[str]:
+    """All its files lie below one name, which the entry point names, and in its dist-info."""
+    del seed
+    _, paths = _files(subject)
+    tops = sorted({path.split("/")[0].removesuffix(".py") for path in paths if _of_package(path)})
+    return [] if len(tops) == 1 else [f"its files lie below {', '.join(tops) or 'no name'}: must be one"]
+
+
+def nothing_outside(seed: int, subject: Subject) -> list[str]:
+    """It writes to no folder but that of packages; commands aside."""
+    del seed
+    _, paths = _files(subject)
+    outside = [
+        path for path in paths if path.startswith(("..", "/")) and "/bin/" not in path and "/Scripts/" not in path
+    ]
+    return [f"{path} lies outside the folder of packages" for path in outside[:3]]
+
+
+def manifest_is_inside(seed: int, subject: Subject) -> list[str]:
+    """backend.json lies in its dist-info."""
+    del seed
+    wheel = installed(subject)
+    there = any(wheel.dist.read_text(name) for name in FILES)
+    return [] if there else ["there is no backend.json in its dist-info"]
+
+
+def licence_is_inside(seed: int, subject: Subject) -> list[str]:
+    """METADATA says the licence, and its text is there."""
+    del seed
+    wheel = installed(subject)
+    fields = wheel.dist.metadata
+    said = [*(fields.get_all("License-Expression") or ()), *(fields.get_all("License") or ())]
+    files: Sequence[str] = fields.get_all("License-File") or ()
+    found = [] if said else ["its METADATA names no licence (License-Expression)"]
+    texts = [wheel.dist.read_text(place + name) for name in files for place in ("licenses/", "")]
+    return found if any(texts) else [*found, "the text of its licence is not in the wheel (License-File)"]
+
+
+def entry_point_is_its_own(seed: int, subject: Subject) -> list[str]:
+    """The module of the entry point is one of the wheel's."""
+    del seed
+    wheel, paths = _files(subject)
+    values = [entry.value for entry in wheel.dist.entry_points if entry.name == subject.backend.name]
+    tops = {path.split("/")[0].removesuffix(".py") for path in paths if _of_package(path)}
+    strange = [value for value in values if value.partition(":")[0].split(".")[0].strip() not in tops]
+    return [f"the entry point {value!r} is no module of this wheel" for value in strange]
