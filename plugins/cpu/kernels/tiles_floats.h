@@ -1,6 +1,7 @@
 // Products in f32: sixteen columns of the result (rows of a weight) times a panel of x, both laid out column by column.
-// A stretch of 128 lanes is two sums from zero, of the even lanes and of the odd ones; sums are then added up in order:
-// a row of x gives the same bits whatever else is in its panel, and long sums keep their digits.
+// A stretch of 128 lanes is two sums from zero, of the even lanes and of the odd ones (64 or less at the end are one);
+// sums are then added up in order: a row of x gives the same bits whatever else is in its panel, and long sums keep
+// their digits.
 //
 // A lane holds one column in f32, or a pair of columns in bf16 (the first in the low half), whose two products an
 // instruction adds to an f32 sum. What differs is a Terms class: COLUMNS of a lane, the weight's lanes, `add`.
@@ -11,7 +12,6 @@
 namespace jackfield {
 namespace {
 
-constexpr int SUMS = 2;                 // of a stretch
 constexpr int64_t STRETCH = 128;        // lanes
 constexpr int64_t DEPTH = 2 * STRETCH;  // columns of the weight decoded at a time
 constexpr int WIDEST_FLOAT = W == 16 ? 16 : 4;
@@ -68,9 +68,9 @@ struct PackedPairs : PairInstruction {
 };
 #endif
 
-// total[m][r] += x[k][m] * w[k][r] over a stretch of `n` lanes. A narrow panel makes both sums at once, which keeps the
+// total[m][r] += x[k][m] * w[k][r] over a stretch of `n` lanes. A narrow panel makes all sums at once, which keeps the
 // units busy and reads the weight in order.
-template <class Terms, int WIDTH>
+template <class Terms, int WIDTH, int SUMS>
 JF_INLINE void add_stretch(const char* w, const float* x, int64_t n, float* total) {
     constexpr int PARTS = GROUP / W, COUNT = WIDTH * PARTS <= 4 ? SUMS : 1;
     for (int first = 0; first < SUMS; first += COUNT) {
@@ -105,9 +105,14 @@ JF_INLINE void add_stretch(const char* w, const float* x, int64_t n, float* tota
 template <class Terms, int WIDTH>
 void tile_floats(const char* w, const float* x, int64_t n, float* total) {
     const int64_t all = (n + Terms::COLUMNS - 1) / Terms::COLUMNS;
-    for (int64_t k = 0; k < all; k += STRETCH)
-        add_stretch<Terms, WIDTH>(w + k * GROUP * Terms::NBYTES, x + k * WIDTH, all - k < STRETCH ? all - k : STRETCH,
-                                  total);
+    for (int64_t k = 0; k < all; k += STRETCH) {
+        const int64_t rest = all - k < STRETCH ? all - k : STRETCH;
+        const char* const lanes = w + k * GROUP * Terms::NBYTES;
+        if (rest > STRETCH / 2)
+            add_stretch<Terms, WIDTH, 2>(lanes, x + k * WIDTH, rest, total);
+        else
+            add_stretch<Terms, WIDTH, 1>(lanes, x + k * WIDTH, rest, total);
+    }
 }
 
 typedef void (*FloatTile)(const char* w, const float* x, int64_t n, float* total);
