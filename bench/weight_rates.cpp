@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "products_blocks.h"
@@ -64,7 +65,8 @@ void measure(const char* name, int64_t columns, int threads, int64_t nbytes) {
             if constexpr (is_block(D))
                 weights_of(D).tile(1)((const uint8_t*)group, (const char*)x.data(), columns / block_length(D), out);
             else
-                find_narrow_tile<Singles<DType(D)>>(1)(group, x.data(), columns, out);
+                find_narrow_tile<std::conditional_t<D == BF16, PairInstruction, Singles<DType(D)>>>(1)(group, x.data(),
+                                                                                                       columns, out);
             asm volatile("" : : "r"(out) : "memory");
         }
     });

@@ -45,7 +45,7 @@ LAYOUT = {
     "mxfp4": [(0, 1, 1), (1, 16, QUARTER)],
     "f32": [(0, 4, QUARTER)],
     "f16": [(0, 2, 2)],
-    "bf16": [(0, 2, 2)],
+    "bf16": [(0, 4, QUARTER)],  # of two columns
 }
 FLOATS = ("f32", "f16", "bf16")
 PACKED = sorted(
@@ -93,6 +93,8 @@ TURNS = {
 
 def by_hand(name, raw):
     """Packed bytes of plain blocks u8 (rows, blocks, block_nbytes), rows whole groups."""
+    if name == "bf16":
+        raw = raw.reshape(len(raw), -1, 4)
     rows, blocks, size = raw.shape
     flat = raw.reshape(-1, size).copy()
     if name in TURNS:

@@ -8,7 +8,9 @@
 // eats, and a product reads one stream, line by line: the hardware sees it coming and brings it faster than prefetches
 // in software did. All bytes of the plain blocks are there once; some are turned round so that lanes need no shuffle
 // (see `turn` in packing/rows16.cpp).
-// A float matrix keeps its elements: column 0 of sixteen rows, column 1, ...
+// A float matrix keeps its elements: column 0 of sixteen rows, column 1, ...; of bf16 a pair of columns lies together,
+// (k, k + 1) of row 0, of row 1, ..., as instructions with two products a lane want it. A last column without a partner
+// has zeros.
 #pragma once
 #include "blocks.h"
 
@@ -106,9 +108,16 @@ constexpr Fields fields_of(int32_t dtype) {
 constexpr int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr int64_t groups_of(int64_t rows) { return (rows + GROUP - 1) / GROUP; }
 
+// Columns of a float type that lie together, and where in a group row r of column k is.
+constexpr int64_t columns_together(int32_t dtype) { return dtype == BF16 ? 2 : 1; }
+constexpr int64_t element_at(int32_t dtype, int64_t r, int64_t k) {
+    const int64_t columns = columns_together(dtype);
+    return ((k / columns * GROUP + r) * columns + k % columns) * block_nbytes(dtype);
+}
+
 // Bytes of a group, of a matrix.
 constexpr int64_t group_nbytes(int32_t dtype, int64_t length) {
-    if (!is_block(dtype)) return up_to(length * GROUP * block_nbytes(dtype), 64);
+    if (!is_block(dtype)) return up_to(up_to(length, columns_together(dtype)) * GROUP * block_nbytes(dtype), 64);
     return up_to(length / block_length(dtype) * fields_of(dtype).nbytes(), 64);
 }
 constexpr int64_t packed_nbytes(int32_t dtype, int64_t rows, int64_t length) {

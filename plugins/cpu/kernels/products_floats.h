@@ -1,8 +1,6 @@
 // Products in f32 over all rows and matrices of a Product: float weights, and block weights when x must not be rounded.
 // A bf16 weight may meet x rounded to bf16, in pairs of columns: see Terms in tiles_floats.h.
 #pragma once
-#include <type_traits>
-
 #include "products.h"
 #include "products_blocks.h"
 #include "tiles_floats.h"
@@ -89,7 +87,10 @@ inline const float* weight_columns(const Product& p, const char* matrix, int64_t
     }
     if (p.layout == ROWS16 && p.dtype == F32) return (const float*)packed + k * GROUP;
     if (p.layout == ROWS16 && !is_block(p.dtype)) {
-        widen_dense(p.dtype, packed + k * GROUP * size, n * GROUP, columns);
+        if (p.dtype == BF16)
+            part_columns(packed + k * GROUP * size, n, columns);
+        else
+            widen_dense(p.dtype, packed + k * GROUP * size, n * GROUP, columns);
         return columns;
     }
     for (int64_t r = 0; r < GROUP; r++) {
@@ -118,33 +119,20 @@ const char* weight_lanes(const Product& p, const char* matrix, int64_t g, int64_
     if constexpr (Terms::COLUMNS == 1) {
         return (const char*)weight_columns(p, matrix, g, k, n, columns, lines);
     } else {
-        if (p.layout == ROWS16) {
-            pair_columns(matrix + g * group_nbytes(p.dtype, p.k) + k * 2 * GROUP, n, (char*)columns);
-        } else {
-            weight_columns(p, matrix, g, k, n, columns, lines);
-            pair_floats(columns, n);
-        }
+        if (p.layout == ROWS16) return matrix + g * group_nbytes(p.dtype, p.k) + k * 2 * GROUP;
+        weight_columns(p, matrix, g, k, n, columns, lines);
+        pair_floats(columns, n);
         return (const char*)columns;
     }
-}
-
-// The tile that pairs packed columns on the way, which costs nothing beside the products; null where there is none.
-template <class Terms>
-FloatTile find_pairing_tile(const Product& p, int64_t width) {
-#if defined(JF_LEVEL_vnni)
-    if constexpr (std::is_same_v<Terms, PairInstruction>)
-        return p.layout == ROWS16 && p.k % 2 == 0 ? find_float_tile<PackedPairs>(width) : nullptr;
-#endif
-    return nullptr;
 }
 
 // Packed floats for a narrow panel are widened on the way, since none is read twice.
 template <class Terms>
 FloatTile find_direct_tile(const Product& p, int64_t rows) {
     if (p.layout != ROWS16 || is_block(p.dtype) || rows > 4) return nullptr;
-    if (Terms::COLUMNS == 2) return find_pairing_tile<Terms>(p, rows);
+    if (Terms::COLUMNS == 2) return find_narrow_tile<Terms>(rows);
     if (p.dtype == F16) return find_narrow_tile<Singles<F16>>(rows);
-    if (p.dtype == BF16) return find_narrow_tile<Singles<BF16>>(rows);
+    if (p.dtype == BF16) return find_narrow_tile<PartedPairs>(rows);
     return find_narrow_tile<Singles<F32>>(rows);
 }
 
@@ -171,16 +159,13 @@ void multiply_rows(const Product& p, const float* x, int64_t segment, int64_t fr
     if (direct) direct(packed_at(p, segment, g, 0), x + (begin + from) * lanes, p.k, sums);
     for (int64_t k = direct ? p.k : 0; k < p.k; k += DEPTH) {
         const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
-        const bool pairs = find_pairing_tile<Terms>(p, WIDEST_FLOAT);
-        const char* w =
-            pairs ? packed_at(p, segment, g, k) : weight_lanes<Terms>(p, p.matrix(p, segment), g, k, n, columns, lines);
+        const char* w = weight_lanes<Terms>(p, p.matrix(p, segment), g, k, n, columns, lines);
         const char* const later = p.layout == ROWS16 && !is_block(p.dtype) ? packed_at(p, segment, g, k + n) : nullptr;
         for (int64_t start = from, width; start < to; start += width) {
             width = panel_width(p.end(segment) - begin - start, WIDEST_FLOAT);
             if (later) ask_share(later, n * GROUP * block_nbytes(p.dtype), start - from, width, to - from);
             const float* panel = x + (begin + start) * lanes + k / Terms::COLUMNS * width;
-            const FloatTile tile = pairs ? find_pairing_tile<Terms>(p, width) : find_float_tile<Terms>(width);
-            tile(w, panel, n, sums + (start - from) * GROUP);
+            find_float_tile<Terms>(width)(w, panel, n, sums + (start - from) * GROUP);
         }
     }
 }

@@ -19,8 +19,12 @@ void read_columns(const View& x, const char* table, int64_t row, int64_t k, int6
     }
     const char* group = table + row / GROUP * group_nbytes(x.dtype, x.last());
     if (!is_block(x.dtype)) {
-        read_floats(x.dtype, group + (k * GROUP + row % GROUP) * size, GROUP * size, n, to);
-        return;
+        const int64_t together = columns_together(x.dtype), unit = together * size;
+        const char* at = group + element_at(x.dtype, row % GROUP, k);
+        if (together == 1) return read_floats(x.dtype, at, GROUP * size, n, to);
+        char line[DEPTH * 2];
+        for (int64_t i = 0; i < n; i += together, at += GROUP * unit) memcpy(line + i * size, at, size_t(unit));
+        return widen_dense(x.dtype, line, n, to);
     }
     for (int64_t b = 0; b < n / length; b++) {
         uint8_t block[256];

@@ -40,14 +40,6 @@ struct Pairs {
     }
 };
 
-#if defined(__AVX512BW__)
-// Of 32 elements of 16 bits: 0, 16, 1, 17, ...
-JF_INLINE __m512i pair_order() {
-    const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(GROUP)), 16));
-}
-#endif
-
 #if defined(JF_LEVEL_vnni)
 // The same by the instruction of AVX512-BF16, which takes subnormal numbers for 0. As text, so that the level need not
 // be compiled for CPUs that have it; whoever calls has asked the CPU.
@@ -59,14 +51,16 @@ struct PairInstruction : Pairs {
 };
 #endif
 
-#if defined(JF_LEVEL_vnni)
-// Pairs from packed columns as they lie: both columns of sixteen rows are one vector.
-struct PackedPairs : PairInstruction {
+// Columns of packed bf16 one by one, for x that is not rounded.
+struct PartedPairs {
+    static constexpr int64_t COLUMNS = 1, NBYTES = 2;
     static JF_INLINE vf weight(const char* w, int64_t lane) {
-        return vf(_mm512_permutexvar_epi16(pair_order(), _mm512_loadu_si512(w + lane * NBYTES)));
+        const int64_t k = lane / GROUP;
+        const vi pair = bits_of(load<F32>(w + element_at(BF16, lane % GROUP, k / 2 * 2)));
+        return Pairs::high(pair << (k % 2 ? 0 : 16));
     }
+    static JF_INLINE vf add(vf sum, vf w, const float& x) { return fma(w, splat(x), sum); }
 };
-#endif
 
 // total[m][r] += x[k][m] * w[k][r] over a stretch of `n` lanes. A narrow panel makes all sums at once, which keeps the
 // units busy and reads the weight in order.
@@ -190,29 +184,14 @@ inline void widen_dense(int32_t dtype, const char* from, int64_t n, float* to) {
         widen_line<BF16>(from, n, to);
 }
 
-// Columns [n][16] of bf16 to pairs of columns; a last one without a partner gets 0.
-inline void pair_columns(const char* from, int64_t n, char* to) {
-    int64_t k = 0;
-#if defined(__AVX512BW__)
-    const __m512i by = pair_order();
-#endif
-    for (; k + 2 <= n; k += 2, from += 4 * GROUP, to += 4 * GROUP) {
-#if defined(__AVX512BW__)
-        _mm512_storeu_si512(to, _mm512_permutexvar_epi16(by, _mm512_loadu_si512(from)));
-#else
-        for (int r = 0; r < GROUP; r++) {
-            memcpy(to + 4 * r, from + 2 * r, 2);
-            memcpy(to + 4 * r + 2, from + 2 * (GROUP + r), 2);
-        }
-#endif
-    }
-    for (int r = 0; k < n && r < GROUP; r++) {
-        memset(to + 4 * r, 0, 4);
-        memcpy(to + 4 * r, from + 2 * r, 2);
-    }
+// Pairs of packed columns to n columns [16] of f32.
+inline void part_columns(const char* from, int64_t n, float* columns) {
+    for (int64_t k = 0; k < n; k++)
+        for (int r = 0; r < GROUP; r += W)
+            store<F32>((char*)(columns + k * GROUP + r), PartedPairs::weight(from, k * GROUP + r));
 }
 
-// The same from columns of f32 that hold bf16 exactly, in place.
+// Columns [n][16] of f32 that hold bf16 exactly to pairs of columns, in place; a last one without a partner gets 0.
 inline void pair_floats(float* columns, int64_t n) {
     for (int64_t k = 0; k < n; k += 2)
         for (int r = 0; r < GROUP; r++) {

@@ -207,14 +207,14 @@ bool is_bad_block(int32_t dtype, const uint8_t* block) {
 bool pack_group(int32_t dtype, const char* from, int64_t stride, int64_t rows, int64_t length, char* to) {
     if (is_block(dtype))
         return with_weight(dtype, [&](auto type) { return pack_blocks<type.dtype>(from, stride, rows, length, to); });
-    const int64_t size = block_nbytes(dtype), filled = rows == GROUP ? length * GROUP * size : 0;
+    const int64_t size = block_nbytes(dtype), together = columns_together(dtype);
+    const int64_t units = rows == GROUP ? length / together : 0, filled = units * together * GROUP * size;
     memset(to + filled, 0, size_t(group_nbytes(dtype, length) - filled));
-    if (filled && size == 4) pack_floats<uint32_t>(from, stride, length, to);
-    if (filled && size == 2) pack_floats<uint16_t>(from, stride, length, to);
-    if (filled) return false;
-    for (int64_t k = 0; k < length; k++)
+    if (units && size * together == 4) pack_floats<uint32_t>(from, stride, units, to);
+    if (units && size * together == 2) pack_floats<uint16_t>(from, stride, units, to);
+    for (int64_t k = units * together; k < length; k++)
         for (int64_t r = 0; r < rows; r++)
-            memcpy(to + (k * GROUP + r) * size, from + r * stride + k * size, size_t(size));
+            memcpy(to + element_at(dtype, r, k), from + r * stride + k * size, size_t(size));
     return false;
 }
 
@@ -224,7 +224,7 @@ void unpack_row(int32_t dtype, const char* group, int64_t length, int64_t r, cha
         if (is_block(dtype))
             unpack_block(dtype, group, r, b, (uint8_t*)to + b * size);
         else
-            memcpy(to + b * size, group + (b * GROUP + r) * size, size_t(size));
+            memcpy(to + b * size, group + element_at(dtype, r, b), size_t(size));
     }
 }
 
