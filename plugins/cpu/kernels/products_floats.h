@@ -8,6 +8,7 @@
 namespace jackfield::JF_LEVEL {
 namespace {
 
+constexpr int64_t ROWS_SPREAD = 4;     // rows of x that are laid into a panel together
 constexpr int64_t ROWS_AT_ONCE = 512;  // rows of x whose sums a worker keeps while it decodes the weight once
 
 struct FloatScratch {
@@ -18,7 +19,8 @@ struct FloatScratch {
     JF_INLINE FloatScratch(const Product* p, int count, int32_t workers) : units(1) {
         x = up_to(p->most_rows * p->k * 4, 64);
         columns = DEPTH * GROUP * 4;
-        lines = up_to((GROUP * LINE > p->k ? GROUP * LINE : p->k + 1) * 4, 64);
+        const int64_t spread = ROWS_SPREAD * (p->k + 4);
+        lines = up_to((GROUP * LINE > spread ? GROUP * LINE : spread) * 4, 64);
         sums = (p->most_rows < ROWS_AT_ONCE ? p->most_rows : ROWS_AT_ONCE) * GROUP * 4;
         for (int i = 0; i < count; i++)
             if (p[i].unit) units = 2;
@@ -47,26 +49,33 @@ JF_INLINE void to_lanes(float* line, int64_t n) {
     }
 }
 
-// Rows of x into panels of lanes. line: k floats and one more where x is prepared, else DEPTH.
+// Rows of x into panels of lanes, four at a time where they are in one panel. lines: ROWS_SPREAD of p.k and four more.
 template <class Terms>
-void spread_rows(const Product& p, float* x, float* line, int64_t from, int64_t to) {
-    each_row(p, from, to, [&](int64_t segment, int64_t t, int64_t begin) {
+void spread_rows(const Product& p, float* x, float* lines, int64_t from, int64_t to) {
+    const int64_t lanes = lanes_of<Terms>(p.k), line = p.k + 4;
+    int64_t segment = 0, count;
+    for (int64_t t = from; t < to; t += count) {
+        while (t >= p.end(segment)) segment++;
+        const int64_t begin = p.begin(segment);
         const Panel panel = panel_of(t - begin, p.end(segment) - begin, WIDEST_FLOAT);
-        char* at = (char*)(x + (begin + panel.start) * lanes_of<Terms>(p.k) + (t - begin - panel.start));
-        const char* row = p.x(p, t);
-        if (p.prepare) {
-            p.prepare(p, row, line);
-            to_lanes<Terms>(line, p.k);
-            for (int64_t i = 0; i < lanes_of<Terms>(p.k); i++, at += 4 * panel.width) memcpy(at, line + i, 4);
-            return;
+        const int64_t m = t - begin - panel.start, in_panel = panel.width - m;
+        count = to - t < in_panel ? to - t : in_panel;
+        if (count > ROWS_SPREAD) count = ROWS_SPREAD;
+        for (int64_t i = 0; i < count; i++) {
+            float* const at = lines + i * line;
+            if (p.prepare)
+                p.prepare(p, p.x(p, t + i), at);
+            else
+                read_floats(p.x_dtype, p.x(p, t + i), p.x_stride, p.k, at);
+            to_lanes<Terms>(at, p.k);
         }
-        for (int64_t k = 0; k < p.k; k += DEPTH) {
-            const int64_t n = p.k - k < DEPTH ? p.k - k : DEPTH;
-            read_floats(p.x_dtype, row + k * p.x_stride, p.x_stride, n, line);
-            to_lanes<Terms>(line, n);
-            for (int64_t i = 0; i < lanes_of<Terms>(n); i++, at += 4 * panel.width) memcpy(at, line + i, 4);
-        }
-    });
+        float* const out = x + (begin + panel.start) * lanes + m;
+        int64_t k = 0;
+        for (; count == ROWS_SPREAD && k + 4 <= lanes; k += 4)
+            turn_square(lines + k, line, out + k * panel.width, panel.width);
+        for (; k < lanes; k++)
+            for (int64_t i = 0; i < count; i++) memcpy(out + k * panel.width + i, lines + i * line + k, 4);
+    }
 }
 
 // Columns [k, k + n) of group g as [n][16] floats: in place, or in `columns` (`lines` is work memory).

@@ -139,31 +139,32 @@ FloatTile find_float_tile(int64_t width) {
 
 constexpr int64_t LINE = DEPTH + 4;  // floats between decoded rows: lines of one column in different cache sets
 
+// A square of 4 x 4 transposed; rows so many floats apart. Bits stay as they are.
+JF_INLINE void turn_square(const float* from, int64_t from_row, float* to, int64_t to_row) {
+#if defined(__ARM_NEON)
+    const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + from_row);
+    const float32x4_t c = vld1q_f32(from + 2 * from_row), d = vld1q_f32(from + 3 * from_row);
+    const float32x4x2_t ab = vtrnq_f32(a, b), cd = vtrnq_f32(c, d);
+    vst1q_f32(to, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0])));
+    vst1q_f32(to + to_row, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1])));
+    vst1q_f32(to + 2 * to_row, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
+    vst1q_f32(to + 3 * to_row, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
+#else
+    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + from_row);
+    __m128 c = _mm_loadu_ps(from + 2 * from_row), d = _mm_loadu_ps(from + 3 * from_row);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + to_row, b);
+    _mm_storeu_ps(to + 2 * to_row, c);
+    _mm_storeu_ps(to + 3 * to_row, d);
+#endif
+}
+
 // Decoded rows [16][LINE] to columns [n][16]; n may be any number up to DEPTH.
 inline void turn_lines(const float* lines, int64_t n, float* columns) {
     int64_t k = 0;
     for (; k + 4 <= n; k += 4)
-        for (int64_t r = 0; r < GROUP; r += 4) {
-            const float* from = lines + r * LINE + k;
-            float* to = columns + k * GROUP + r;
-#if defined(__ARM_NEON)
-            const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + LINE);
-            const float32x4_t c = vld1q_f32(from + 2 * LINE), d = vld1q_f32(from + 3 * LINE);
-            const float32x4x2_t ab = vtrnq_f32(a, b), cd = vtrnq_f32(c, d);
-            vst1q_f32(to, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0])));
-            vst1q_f32(to + GROUP, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1])));
-            vst1q_f32(to + 2 * GROUP, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
-            vst1q_f32(to + 3 * GROUP, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
-#else
-            __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + LINE);
-            __m128 c = _mm_loadu_ps(from + 2 * LINE), d = _mm_loadu_ps(from + 3 * LINE);
-            _MM_TRANSPOSE4_PS(a, b, c, d);
-            _mm_storeu_ps(to, a);
-            _mm_storeu_ps(to + GROUP, b);
-            _mm_storeu_ps(to + 2 * GROUP, c);
-            _mm_storeu_ps(to + 3 * GROUP, d);
-#endif
-        }
+        for (int64_t r = 0; r < GROUP; r += 4) turn_square(lines + r * LINE + k, LINE, columns + k * GROUP + r, GROUP);
     for (; k < n; k++)
         for (int64_t r = 0; r < GROUP; r++) columns[k * GROUP + r] = lines[r * LINE + k];
 }
