@@ -15,21 +15,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import pluggy
 
 from . import hookspecs
-from .backend import Backend, Device, Kernel, Memory, Target
+from .backend import Backend, Device, Kernel, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
 from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
 from .hardware import seen_by
 from .hookspecs import Finding, Seen, Span
 from .manifest import DeviceKind, Version, spoken, window_text
-from .names import HOST_CLASS, Term, near, parse
+from .names import Term, near, parse
 from .numbering import numbered
+from .opened import FIELDS, OpenDevice
 from .probe import (
     ALWAYS,
     NEVER,
@@ -44,11 +45,11 @@ from .probe import (
     mode,
     rehearsed,
 )
-from .stages import BackendStatus, Stage, State, Stop, error_of
+from .stages import BackendStatus, Stage, State, Stop, error_of, said, words_of
 from .trust import Wishes
 from .variables import setting
 
-__all__ = ["OpenDevice", "Plugin", "term_of"]
+__all__ = ["Plugin", "term_of"]
 
 log = logging.getLogger("jackfield")
 
@@ -56,31 +57,6 @@ _PREFIX = "jackfield_"  # of every hook
 PROBE_S = 20.0  # for a backend without a manifest
 LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class OpenDevice:
-    """A device that can be used, with the backend that answers for it and its table of kernels.
-
-    spans: asks the plugin for times of what the device did of late; see `hookspecs.Span`.
-    """
-
-    device: Device
-    backend: Backend
-    kernels: Mapping[str, Kernel] = field(hash=False, repr=False)
-    device_class: str = ""
-    simulated: bool = False
-    proof: Proof | None = field(default=None, compare=False, repr=False)
-    spans: Callable[[], Sequence[Span]] = field(default=tuple, compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.device.name
-
-    @property
-    def is_host(self) -> bool:
-        """A last resort: class cpu, or the reference. Its memory is that of the program, which plans nothing for it."""
-        return self.device_class == HOST_CLASS or self.backend.name == "reference"
 
 
 class _Stopped(Exception):
@@ -168,7 +144,7 @@ class Plugin:
             self._cleared(wishes, named=named)
             with self._watched("open"):
                 backend = self._made()
-                self._agree(backend)
+                self._call(_field_error, lambda: self._agree(backend))
                 self.backend = backend  # answers for its targets, also where there is no device
                 self.devices = self._opened(backend)
             self.pid = os.getpid()
@@ -286,7 +262,7 @@ class Plugin:
         try:
             with contextlib.redirect_stdout(printed):
                 return call()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, _Stopped):
             raise
         except BaseException as e:  # a plugin may raise anything, SystemExit too; the others must go on
             raise _Stopped(stop(e), e) from e
@@ -316,7 +292,7 @@ class Plugin:
         return loaded
 
     def _import_stop(self, e: BaseException) -> Stop:
-        text = f"{type(e).__name__}: {e}"
+        text = said(e)
         supplier = self.found.manifest.supplier(text) if self.found.manifest else ""
         return Stop("import", "failed", "import-error", text, supplier)
 
@@ -326,7 +302,7 @@ class Plugin:
         manager = pluggy.PluginManager("jackfield")
         manager.add_hookspecs(hookspecs)
         self._call(
-            lambda e: Stop("hook", "refused", "hook-signature", str(e), _arguments(str(e))),
+            lambda e: Stop("hook", "refused", "hook-signature", words_of(e), _arguments(words_of(e))),
             lambda: manager.register(module),
         )
         for name in _unknown_hooks(manager):
@@ -348,9 +324,9 @@ class Plugin:
     def _agree(self, backend: Backend) -> None:
         """Name and contract of the object against the manifest and against this core."""
         name, manifest = self.found.name, self.found.manifest
-        if getattr(backend, "name", None) != name:
-            raise _disagrees(f"installed as {name!r}, the object's name is {getattr(backend, 'name', None)!r}")
-        api = getattr(backend, "api", None)
+        given, api = getattr(backend, "name", None), getattr(backend, "api", None)
+        if given != name:
+            raise _disagrees(f"installed as {name!r}, the object's name is {given!r}")
         if not (isinstance(api, tuple) and len(api) == 2 and all(type(n) is int for n in api)):
             raise _disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
         version: Version = (api[0], api[1])
@@ -365,47 +341,66 @@ class Plugin:
             raise _Stopped(Stop("contract", "refused", code, error, hint)) from None
 
     def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
+        """All that is asked of its objects is asked here, where whatever it raises is its own stop."""
         self.told("open")
-        kernels = self._call(_open_error, backend.kernels)
+        kernels = self._call(_open_error, lambda: _table(backend.kernels()))
         devices = self._call(_open_error, lambda: tuple(backend.devices()))
         if not devices:
             raise _Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
-        if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
-            raise _disagrees("kernels() must give a mapping of op names to Kernel")
-        opened = [self._one(backend, device, kernels) for device in devices]
-        opened = [one for one in opened if not _hidden(one.device)]
+        opened = self._call(_open_error, lambda: [self._one(backend, device, kernels) for device in devices])
+        opened = [one for one in opened if not _hidden(one)]
         if not opened:
             raise _Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
             raise _disagrees(f"two devices are called {min(twice)}")
-        _number([d.device for d in opened])
+        self._call(_open_error, lambda: _number(opened))
         return tuple(sorted(opened, key=lambda d: _order(d.name)))
 
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
         if not isinstance(device, Device):
             raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
-        texts = [(given, str) for given in ("name", "id", "card", "model", "driver")]
-        for given, cls in (*texts, ("target", Target), ("memory", Memory), ("alignment", int)):
-            value = getattr(device, given, None)
-            if not isinstance(value, cls):
-                raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
-        alignment = device.alignment
+        fields = _fields(device)
+        name, alignment = fields["name"], fields["alignment"]
         if alignment < 1 or alignment & (alignment - 1):
-            raise _disagrees(f"{device.name}: alignment is {alignment}, must be a power of two")
+            raise _disagrees(f"{name}: alignment is {alignment}, must be a power of two")
         try:
-            term = term_of(device.name)
+            term = term_of(name)
         except DeviceNameError as e:
-            raise _disagrees(f"a device is called {device.name!r}: {str(e).splitlines()[0]}") from None
+            raise _disagrees(f"a device is called {name!r}: {str(e).splitlines()[0]}") from None
         known = self.found.manifest is not None
         for kind in self.kinds:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
                 simulated = kind.simulated or bool(term.variant)
                 device_class = "" if simulated else kind.device_class
-                spans = partial(self.spans, device)
-                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof, spans)
+                return OpenDevice(
+                    device,
+                    backend,
+                    kernels,
+                    device_class,
+                    simulated,
+                    self.proof,
+                    partial(self.spans, device),
+                    known={**fields, "backend": self.found.name},
+                )
         kinds = ", ".join(map(str, self.kinds))
-        raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
+        raise _disagrees(f"a device is called {name!r}; its kinds are {kinds}")
+
+    def targets(self) -> list[Target]:
+        """Those its backend names; none, with a note, where it raises or names something else."""
+        backend = self.backend
+        if backend is None:
+            return []
+        try:
+            named: list[object] = self._call(
+                lambda e: Stop("open", "failed", "open-error", said(e)), lambda: list(backend.targets())
+            )
+        except _Stopped as e:
+            self._note(f"targets() raised {e.stop.error}")
+            return []
+        if odd := next((one for one in named if not isinstance(one, Target)), None):
+            self._note(f"targets() holds a {type(odd).__name__}, must hold Targets")
+        return [one for one in named if isinstance(one, Target)]
 
     def findings(self, *, deep: bool) -> list[Finding]:
         """Its own lines for doctor; a hook that fails gives one line that says so."""
@@ -435,9 +430,7 @@ class Plugin:
 
     def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
         try:
-            answers = self._call(
-                lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {type(e).__name__}: {e}"), call
-            )
+            answers = self._call(lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {said(e)}"), call)
         except _Stopped as e:
             self._note(e.stop.error)
             return []
@@ -452,19 +445,49 @@ def term_of(device: str) -> Term:
     return term if term.variant or term.index is not None else replace(term, index=0)
 
 
-def _number(devices: Sequence[Device]) -> None:
+def _number(devices: Sequence[OpenDevice]) -> None:
     """Each device gets the name that its card's place gives it; the driver's order has no say."""
-    terms = [term_of(device.name) for device in devices]
-    for device, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
+    terms = [term_of(one.name) for one in devices]
+    for one, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
         if new != old:
             try:
-                device.name = str(new)
+                one.device.name = str(new)
             except AttributeError:
-                text = f"{device.name} is {new} by where its card is plugged, and its name can't be set"
+                text = f"{one.name} is {new} by where its card is plugged, and its name can't be set"
                 raise _disagrees(text) from None
+            one.known["name"] = str(new)
 
 
-def _hidden(device: Device) -> bool:
+def _fields(device: Device) -> dict[str, Any]:
+    """Each of FIELDS. Raises: _Stopped for one that is missing, raises, or is of another type."""
+    found: dict[str, Any] = {}
+    for given, cls in FIELDS:
+        try:
+            value = getattr(device, given)
+        except KeyboardInterrupt:
+            raise
+        except Unavailable as e:
+            raise _Stopped(_open_error(e), e) from e
+        except AttributeError as e:
+            raise _Stopped(_disagrees(f"a device has no {given}: {words_of(e)}").stop, e) from e
+        except BaseException as e:  # as in _call
+            raise _Stopped(Stop("open", "failed", "open-error", f"a device's {given} raised {said(e)}"), e) from e
+        if not isinstance(value, cls):
+            raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
+        found[given] = value
+    return found
+
+
+def _table(kernels: object) -> dict[str, Kernel]:
+    """A copy, which no longer runs anything of the plugin's."""
+    if isinstance(kernels, Mapping):
+        copied = dict(kernels)
+        if all(isinstance(op, str) and isinstance(kernel, Kernel) for op, kernel in copied.items()):
+            return copied
+    raise _disagrees("kernels() must give a mapping of op names to Kernel")
+
+
+def _hidden(device: OpenDevice) -> bool:
     """Whether JACKFIELD_HIDE, a list of ids and addresses or of their beginnings, names its card."""
     hidden = [word.strip().lower() for word in (setting("JACKFIELD_HIDE") or "").split(",") if word.strip()]
     return any(text.lower().startswith(word) for text in (device.id, device.card) if text for word in hidden)
@@ -499,14 +522,19 @@ def _disagrees(text: str) -> _Stopped:
 
 
 def _no_backend(e: BaseException) -> Stop:
-    return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {type(e).__name__}: {e}")
+    return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {said(e)}")
 
 
 def _open_error(e: BaseException) -> Stop:
     if isinstance(e, Unavailable):
-        return Stop("open", "absent", "no-device", str(e))
-    text = str(e) if isinstance(e, Error) else f"{type(e).__name__}: {e}"
+        return Stop("open", "absent", "no-device", words_of(e))
+    text = words_of(e) if isinstance(e, Error) else said(e)
     return Stop("open", "failed", "open-error", text)
+
+
+def _field_error(e: BaseException) -> Stop:
+    """Of a backend's name, version and window."""
+    return _disagrees(f"its name, api or spoken raised {said(e)}").stop
 
 
 def _nobody(stage: Stage) -> None:
