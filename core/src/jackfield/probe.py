@@ -76,6 +76,18 @@ class Verdict:
     proven: tuple[str, ...] = ()
     gil: bool = False
 
+    def is_whole(self) -> bool:
+        """Whether every field is what it must be, which a file need not keep to."""
+        texts = (self.state, self.code, self.error, self.stage, self.where, self.traceback, *self.proven)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and self.state in ("ok", "crashed", "hung", "unknown")
+            and self.code in (("crashed", "hung", "quit") if self.state in ("crashed", "hung") else ("",))
+            and self.where in ("child", "here")
+            and type(self.seconds) in (int, float)
+            and isinstance(self.gil, bool)
+        )
+
 
 def gil_is_on() -> bool:
     """Whether threads of this process run Python one at a time. Only a free-threaded Python can answer False."""
@@ -144,7 +156,7 @@ def key_of(name: str, build: str, core: str, files: Sequence[Path], watch: Seque
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no name that a file may have
         return -1, -1
     return found.st_size, found.st_mtime_ns
 
@@ -352,9 +364,10 @@ class Proof:
             fields = json.loads((self.folder / f"{self.key}.json").read_text("utf-8"))
             if fields.pop("schema") != SCHEMA:
                 return None
-            return Verdict(**{**fields, "proven": tuple(fields["proven"])})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # not there, or not ours
+            found = Verdict(**{**fields, "proven": tuple(fields["proven"])})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # not there, or not ours
             return None
+        return found if found.is_whole() else None
 
     def _write(self, verdict: Verdict) -> None:
         if self.folder is None:
