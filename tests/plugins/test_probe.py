@@ -212,6 +212,19 @@ def test_without_a_cache_each_process_asks(alone):
     assert not environment.cache.exists()
 
 
+def test_what_has_no_key_is_tried_each_time(alone):
+    """Its files can't be told apart from others': it does not run untried for that."""
+    environment = alone("acme", source("acme"))
+    keyless = "from jackfield import loading\ndef none(*_): raise ValueError('no key')\nloading.key_of = none\n"
+    for tried in (1, 2):
+        code, _, err = environment.run(keyless + ADD.format(name="acme"))
+        assert code == 0, err
+        assert children(environment, "acme") == tried
+    environment.install(build(environment.folder, "acme", source("acme", "segfault", "open")))
+    code, out, _ = environment.run(keyless + NAMED.format(name="acme"))
+    assert (code, out.split()[:2]) == (0, ["crashed", "child"])
+
+
 def test_a_cache_that_cannot_be_written_is_no_cache(alone, tmp_path):
     environment = alone("acme", source("acme"))
     environment.cache.write_text("a file where a folder must be")

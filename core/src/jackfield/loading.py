@@ -226,9 +226,9 @@ class Plugin:
             return
         try:
             proof, request = self._proof(), request_of(self.found)
-        except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
-            self._note(f"not rehearsed: {type(e).__name__}: {e}")
-            return
+        except Exception as e:  # noqa: BLE001 (its files can't be told apart from others: it is tried each time)
+            self._note(f"nothing is remembered of it: {said(e)}")
+            proof, request = Proof(None, ""), request_of(self.found)
         if again:
             proof.forget()
         verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)

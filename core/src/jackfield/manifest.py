@@ -102,6 +102,7 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
     except (ValueError, RecursionError) as e:
         raise ManifestError(f"backend.json: not JSON: {e}") from None
     top = _mapping(document, "")
+    _whole_texts({key: value for key, value in top.items() if key != "backends"}, "")
     _schema(_text(_required(top, "schema", ""), "schema"))
     entries = _list(_required(top, "backends", ""), "backends")
     if not entries:
@@ -114,6 +115,7 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
         if name in found:
             raise _bad(f"{at}.name", f"{name!r} is there twice")
         try:
+            _whole_texts(fields, at)
             found[name] = _entry(name, fields, at, _unknown(top, {"schema", "backends"}, ""))
         except ManifestError as e:
             found[name] = e
@@ -123,6 +125,23 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
 def _no_number(word: str) -> float:
     """Python's reader takes NaN and Infinity, which JSON does not have."""
     raise ValueError(f"{word} is no number of JSON")
+
+
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+
+
+def _whole_texts(value: Any, at: str) -> None:
+    """No text, key or value, holds what no file name, terminal or log takes: a zero, or half a character."""
+    left = [(value, at)]
+    while left:
+        value, at = left.pop()
+        if isinstance(value, str) and (bad := _NO_CHARACTER.search(value)):
+            raise _bad(at or "the document", f"holds U+{ord(bad[0]):04X}, which is no character of a text")
+        if isinstance(value, list):
+            left += [(inner, f"{at}[{i}]") for i, inner in enumerate(value)]
+        elif isinstance(value, dict):
+            left += [(key, at) for key in value]
+            left += [(inner, f"{at}.{_NO_CHARACTER.sub('?', key)}".lstrip(".")) for key, inner in value.items()]
 
 
 def _schema(schema: str) -> None:
