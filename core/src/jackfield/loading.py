@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import os
 import threading
@@ -31,6 +30,7 @@ from .manifest import DeviceKind, Version, spoken, window_text
 from .names import Term, near, parse
 from .numbering import numbered
 from .opened import FIELDS, OpenDevice
+from .prints import heard
 from .probe import (
     ALWAYS,
     NEVER,
@@ -55,6 +55,7 @@ log = logging.getLogger("jackfield")
 
 _PREFIX = "jackfield_"  # of every hook
 PROBE_S = 20.0  # for a backend without a manifest
+PATIENCE_S = 5.0  # of a user who is told nothing
 LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
 
@@ -97,6 +98,8 @@ class Plugin:
         self.hooks: pluggy.PluginManager | None = None
         start = Stop("trust" if found.distribution is not None else "hook", "pending", "", "")
         self.status = (found.stop or start).on(_blank(found))
+        self._lock = threading.RLock()  # held by the thread that opens it
+        self._is_opening = False
 
     @property
     def is_pending(self) -> bool:
@@ -114,6 +117,21 @@ class Plugin:
 
         named: the user asked for this very backend, which loads one that has no manifest, too.
         """
+        if not self._lock.acquire(timeout=2 * self.timeout_s):  # another thread rehearses and opens it
+            error = f"another thread has been opening it for longer than {2 * self.timeout_s:g} s"
+            hint = "JACKFIELD_PROBE_TIMEOUT=60 waits longer"
+            raise error_of(
+                Stop("probe", "hung", "hung", error, hint).on(self.status)
+            )  # its own status is that thread's
+        try:
+            return self._open(named=named, wishes=wishes)
+        finally:
+            self._lock.release()
+
+    def _open(self, *, named: bool, wishes: Wishes) -> tuple[OpenDevice, ...]:
+        if self._is_opening:  # its own code asks for devices
+            error = "it asks for its own devices while they are being opened"
+            raise error_of(Stop("open", "failed", "open-error", error).on(self.status))
         if self.status.state == "ok":
             if self.pid != os.getpid():
                 raise ForkedError(
@@ -123,7 +141,11 @@ class Plugin:
             return self.devices
         lenient = named and self.status.code in LENIENT
         if self.is_pending or lenient:
-            self._run(wishes, named=named)
+            self._is_opening = True
+            try:
+                self._run(wishes, named=named)
+            finally:
+                self._is_opening = False
         return self._outcome()
 
     def only_import(self) -> None:
@@ -142,7 +164,7 @@ class Plugin:
         self.spent = 0.0
         try:
             self._cleared(wishes, named=named)
-            with self._watched("open"):
+            with self.watched("open"):
                 backend = self._made()
                 self._call(_field_error, lambda: self._agree(backend))
                 self.backend = backend  # answers for its targets, also where there is no device
@@ -185,8 +207,10 @@ class Plugin:
             raise _Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
 
     @contextmanager
-    def _watched(self, moment: Moment) -> Iterator[None]:
-        """Who takes longer than the deadline is named: nothing can end it, but the user can."""
+    def watched(self, moment: Moment) -> Iterator[None]:
+        """Around what may take long or end the process. Who takes longer than the deadline is named: nothing can end
+        it, but the user can. A process that dies in the first open, compile or call leaves a marker.
+        """
         timeout_s = self.timeout_s
         words = "%s: %s has taken more than %g s so far"
         late = threading.Timer(timeout_s, lambda: log.warning(words, self.found.name, moment, timeout_s))
@@ -221,9 +245,19 @@ class Plugin:
         return stop is None
 
     def rehearse(self, *, again: bool = False) -> None:
-        """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
-        if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
+        """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known.
+
+        Nothing where another thread is about to open it, which begins with this.
+        """
+        if not self._lock.acquire(blocking=False):
             return
+        try:
+            if self.found.distribution is not None and mode() != NEVER and (self.proof is None or again):
+                self._rehearse(again=again)
+        finally:
+            self._lock.release()
+
+    def _rehearse(self, *, again: bool) -> None:
         try:
             proof, request = self._proof(), request_of(self.found)
         except Exception as e:  # noqa: BLE001 (its files can't be told apart from others: it is tried each time)
@@ -231,10 +265,27 @@ class Plugin:
             proof, request = Proof(None, ""), request_of(self.found)
         if again:
             proof.forget()
-        verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
+
+        def ask() -> Verdict | None:
+            with self._waited_for():
+                return rehearsed(request, self.timeout_s)
+
+        verdict = proof.found(ask, again=mode() == ALWAYS)
         self.proof = proof
         if verdict is None:
             self._note("no child process could be started to try it first")
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Who waits for a rehearsal is told so after a while: most take less than a second."""
+        words = "%s: this build is new here, so a process of its own tries it first, for at most %g s"
+        late = threading.Timer(PATIENCE_S, lambda: log.warning(words, self.found.name, self.timeout_s))
+        late.daemon = True
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
 
     def _proof(self) -> Proof:
         watch = self.found.manifest.watch if self.found.manifest else ()
@@ -258,18 +309,21 @@ class Plugin:
     def _call(self, stop: Callable[[BaseException], Stop], call: Callable[[], T]) -> T:
         """Run plugin code; whatever it raises becomes the stop of its stage."""
         began = time.perf_counter()
-        printed = io.StringIO()
+        printed = ""
         try:
-            with contextlib.redirect_stdout(printed):
-                return call()
+            with heard() as room:
+                try:
+                    return call()
+                finally:
+                    printed = room.getvalue()
         except (KeyboardInterrupt, _Stopped):
             raise
         except BaseException as e:  # a plugin may raise anything, SystemExit too; the others must go on
             raise _Stopped(stop(e), e) from e
         finally:
             self.spent += time.perf_counter() - began
-            if text := printed.getvalue():
-                self._note(f"printed {len(text)} characters on stdout: {text.strip()[:60]!r}")
+            if printed:
+                self._note(f"printed {len(printed)} characters on stdout: {printed.strip()[:60]!r}")
 
     def _note(self, text: str) -> None:
         self.status = replace(self.status, notes=(*self.status.notes, text))
@@ -381,6 +435,7 @@ class Plugin:
                     simulated,
                     self.proof,
                     partial(self.spans, device),
+                    self.watched,
                     known={**fields, "backend": self.found.name},
                 )
         kinds = ", ".join(map(str, self.kinds))

@@ -19,6 +19,7 @@ from .names import CLASSES
 
 __all__ = [
     "FILES",
+    "LONGEST_WAIT_S",
     "DeviceKind",
     "Manifest",
     "SchemaUnknownError",
@@ -32,6 +33,7 @@ __all__ = [
 FILES = ("backend.json", "extra_metadata/backend.json")  # the second is where hatchling's `extra-metadata` puts it
 SCHEMA = "jackfield.backend"
 MAJOR = 1
+LONGEST_WAIT_S = 60.0  # for a rehearsal, whatever a manifest asks for: the user waits for it, and may ask for more
 WORD = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 _SCHEMA = re.compile(rf"{re.escape(SCHEMA)}/([1-9][0-9]*)")
@@ -180,6 +182,7 @@ def _entry(name: str, fields: Mapping[str, Any], at: str, notes: Sequence[str]) 
             *notes,
             *_unknown(fields, _KNOWN, at),
             *_unknown(probe, {"depth", "timeout_s", "watch"}, f"{at}.probe"),
+            *_patience(probe.get("timeout_s", 20), f"{at}.probe.timeout_s"),
         ),
     )
 
@@ -319,6 +322,13 @@ def _seconds(value: Any, at: str) -> float:
     if type(value) not in (int, float) or not 0 < value <= 3600:
         raise _bad(at, f"is {_shown(value)}, must be seconds, above 0 and at most 3600")
     return float(value)
+
+
+def _patience(asked: float, at: str) -> tuple[str, ...]:
+    if asked <= LONGEST_WAIT_S:
+        return ()
+    more = f"JACKFIELD_PROBE_TIMEOUT={asked:g} waits longer"
+    return (f"backend.json: {at} is {asked:g}, of which the core waits {LONGEST_WAIT_S:g}; {more}",)
 
 
 def _unknown(fields: Mapping[str, Any], known: set[str], at: str) -> tuple[str, ...]:

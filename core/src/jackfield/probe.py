@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from .manifest import LONGEST_WAIT_S
 from .variables import setting
 
 __all__ = [
@@ -108,8 +109,8 @@ def mode() -> str:
 
 
 def deadline(manifest_s: float) -> float:
-    """Seconds a rehearsal may take: JACKFIELD_PROBE_TIMEOUT, else what the manifest says."""
-    return _seconds(setting("JACKFIELD_PROBE_TIMEOUT") or "") or manifest_s
+    """Seconds a rehearsal may take: JACKFIELD_PROBE_TIMEOUT, else what the manifest says, up to a bound."""
+    return _seconds(setting("JACKFIELD_PROBE_TIMEOUT") or "") or min(manifest_s, LONGEST_WAIT_S)
 
 
 def _seconds(text: str) -> float:

@@ -3,7 +3,8 @@
 Nothing is read before somebody asks. `status` runs no plugin; `select` opens what was named, `devices` and `auto` what
 may be used. One broken plugin is a status and a line in the log, never an error of the others.
 
-Finding, opening and choosing share one list under one lock; which device a name fits is asked in `fitting`.
+Finding and choosing share one list under one lock; opening has a lock of each backend's own. Which device a name fits
+is asked in `fitting`.
 """
 
 from __future__ import annotations
@@ -189,8 +190,8 @@ class Registry:
     # Opening
 
     def _open(self, plugin: Plugin, *, named: bool) -> tuple[OpenDevice, ...]:
-        with self._lock:
-            return plugin.open(named=named, wishes=self._wishes())
+        """Not under the registry's lock: one that hangs holds up who needs it, and nobody else."""
+        return plugin.open(named=named, wishes=self._wishes())
 
     def _usable(self, plugins: Iterable[Plugin]) -> list[OpenDevice]:
         """Devices of those that open; each of the others is told once."""
@@ -225,7 +226,8 @@ class Registry:
         self._rehearse(again=True)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:
-        key = (plugin.found.name, plugin.found.dist, plugin.status.code)
+        code = getattr(getattr(error, "status", plugin.status), "code", "")
+        key = (plugin.found.name, plugin.found.dist, code)
         if key not in self._told:
             self._told.add(key)
             # A host always has its CPU: where its backend says there is none, a setting is wrong, and all gets slow.
