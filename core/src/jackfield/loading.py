@@ -266,9 +266,9 @@ class Plugin:
         if again:
             proof.forget()
 
-        def ask() -> Verdict | None:
+        def ask(deep: bool) -> Verdict | None:  # noqa: FBT001 (called by the proof alone)
             with self._waited_for():
-                return rehearsed(request, self.timeout_s)
+                return rehearsed({**request, "depth": "alloc"} if deep else request, self.timeout_s)
 
         verdict = proof.found(ask, again=mode() == ALWAYS)
         self.proof = proof
