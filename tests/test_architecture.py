@@ -24,7 +24,7 @@ RUNGS = (
     "backend hookspecs",
     "reference faults simulated",
     "names numbering variables manifest hardware trust pins stages markers probe",
-    "discovery opened prints loading rehearsal fitting registry",
+    "discovery opened fields prints loading rehearsal fitting registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "telling report timeline heap hosting crew upload store binding checks",
     "plan session",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from . import hardware
 from .backend import Memory
-from .loading import Plugin, term_of
+from .fields import term_of
+from .loading import Plugin
 from .names import Term
 from .opened import OpenDevice
 from .trust import plain

@@ -23,13 +23,13 @@ import pluggy
 from . import hookspecs
 from .backend import Backend, Device, Kernel, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
-from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
+from .errors import ContractError, DeviceNameError, ForkedError
+from .fields import Stopped, disagrees, fields_of, is_hidden, number, open_error, order_of, table_of, term_of
 from .hardware import seen_by
 from .hookspecs import Finding, Seen, Span
 from .manifest import DeviceKind, Version, spoken, window_text
-from .names import Term, near, parse
-from .numbering import numbered
-from .opened import FIELDS, OpenDevice
+from .names import near
+from .opened import OpenDevice
 from .prints import heard
 from .probe import (
     ALWAYS,
@@ -47,7 +47,6 @@ from .probe import (
 )
 from .stages import BackendStatus, Stage, State, Stop, error_of, said, words_of
 from .trust import Wishes
-from .variables import setting
 
 __all__ = ["Plugin", "term_of"]
 
@@ -58,14 +57,6 @@ PROBE_S = 20.0  # for a backend without a manifest
 PATIENCE_S = 5.0  # of a user who is told nothing
 LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
-
-
-class _Stopped(Exception):
-    """A stage that failed."""
-
-    def __init__(self, stop: Stop, cause: BaseException | None = None) -> None:
-        super().__init__(stop.error)
-        self.stop, self.cause = stop, cause
 
 
 class Plugin:
@@ -152,7 +143,7 @@ class Plugin:
         """Import its module and no more. Raises: ImportFailed."""
         try:
             self._imported()
-        except _Stopped as e:
+        except Stopped as e:
             raise error_of(e.stop.on(self.status, e.cause)) from e.cause
 
     def _outcome(self) -> tuple[OpenDevice, ...]:
@@ -172,7 +163,7 @@ class Plugin:
             self.pid = os.getpid()
             self.status = Stop("open", "ok", "", "").on(self.status)
             self.status = replace(self.status, error=None)
-        except _Stopped as e:
+        except Stopped as e:
             self.cause = e.cause
             self.status = e.stop.on(self.status, e.cause)
             if e.stop.code == "no-device" and not e.stop.hint:
@@ -197,14 +188,14 @@ class Plugin:
             return
         # Discovery has judged those that are pending; a file of theirs may have changed since.
         if (not self.is_pending or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
-            raise _Stopped(stop)
+            raise Stopped(stop)
         self.rehearse()
         found = self.proof.verdict if self.proof is not None else None
         if found is not None and found.state in ("crashed", "hung"):
-            raise _Stopped(self._broken(found))
+            raise Stopped(self._broken(found))
         if found is not None and found.gil and not (named or gil_is_on() or gil_is_kept_off()):
             error = f"importing {self.found.name} would turn the GIL on, which all threads then wait for"
-            raise _Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
+            raise Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
 
     @contextmanager
     def watched(self, moment: Moment) -> Iterator[None]:
@@ -235,7 +226,7 @@ class Plugin:
             self.hooks = pluggy.PluginManager("jackfield")
             self.hooks.add_hookspecs(hookspecs)
             self.hooks.register(self.module)
-        return self._call(_open_error, self.make)
+        return self._call(open_error, self.make)
 
     def still_trusted(self, wishes: Wishes) -> bool:
         """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
@@ -316,10 +307,10 @@ class Plugin:
                     return call()
                 finally:
                     printed = room.getvalue()
-        except (KeyboardInterrupt, _Stopped):
+        except (KeyboardInterrupt, Stopped):
             raise
         except BaseException as e:  # a plugin may raise anything, SystemExit too; the others must go on
-            raise _Stopped(stop(e), e) from e
+            raise Stopped(stop(e), e) from e
         finally:
             self.spent += time.perf_counter() - began
             if printed:
@@ -363,15 +354,13 @@ class Plugin:
             if self.found.manifest is None or self.found.manifest.contract[1] <= CORE_WINDOW[1]:
                 like = near(name.removeprefix(_PREFIX), [known.removeprefix(_PREFIX) for known in _known_hooks()])
                 hint = f"did you mean {_PREFIX}{like}?" if like else f"known hooks: {', '.join(_known_hooks())}"
-                raise _Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
+                raise Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
             self._note(f"hook {name} is of a later contract and is not called")
         ask = manager.hook.jackfield_backend
         backend: object = self._call(_no_backend, ask)
         if not isinstance(backend, Backend):
             gave = "None" if backend is None else f"a {type(backend).__name__}"
-            raise _Stopped(
-                Stop("hook", "failed", "no-backend", f"jackfield_backend() gave {gave}, must give a Backend")
-            )
+            raise Stopped(Stop("hook", "failed", "no-backend", f"jackfield_backend() gave {gave}, must give a Backend"))
         self.hooks = manager
         return backend
 
@@ -380,48 +369,48 @@ class Plugin:
         name, manifest = self.found.name, self.found.manifest
         given, api = getattr(backend, "name", None), getattr(backend, "api", None)
         if given != name:
-            raise _disagrees(f"installed as {name!r}, the object's name is {given!r}")
+            raise disagrees(f"installed as {name!r}, the object's name is {given!r}")
         if not (isinstance(api, tuple) and len(api) == 2 and all(type(n) is int for n in api)):
-            raise _disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
+            raise disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
         version: Version = (api[0], api[1])
         if manifest is not None and version != manifest.contract[1]:
             promised = window_text((manifest.contract[1],) * 2)
-            raise _disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
+            raise disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
         try:
             backend.spoken = spoken(CORE_WINDOW, manifest.contract if manifest else (version, version), name)
         except ContractError as e:
             code = "too-new" if version > CORE_WINDOW[1] else "too-old"
             error, _, hint = str(e).partition(": ")
-            raise _Stopped(Stop("contract", "refused", code, error, hint)) from None
+            raise Stopped(Stop("contract", "refused", code, error, hint)) from None
 
     def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
         """All that is asked of its objects is asked here, where whatever it raises is its own stop."""
         self.told("open")
-        kernels = self._call(_open_error, lambda: _table(backend.kernels()))
-        devices = self._call(_open_error, lambda: tuple(backend.devices()))
+        kernels = self._call(open_error, lambda: table_of(backend.kernels()))
+        devices = self._call(open_error, lambda: tuple(backend.devices()))
         if not devices:
-            raise _Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
-        opened = self._call(_open_error, lambda: [self._one(backend, device, kernels) for device in devices])
-        opened = [one for one in opened if not _hidden(one)]
+            raise Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
+        opened = self._call(open_error, lambda: [self._one(backend, device, kernels) for device in devices])
+        opened = [one for one in opened if not is_hidden(one)]
         if not opened:
-            raise _Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
+            raise Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
-            raise _disagrees(f"two devices are called {min(twice)}")
-        self._call(_open_error, lambda: _number(opened))
-        return tuple(sorted(opened, key=lambda d: _order(d.name)))
+            raise disagrees(f"two devices are called {min(twice)}")
+        self._call(open_error, lambda: number(opened))
+        return tuple(sorted(opened, key=lambda d: order_of(d.name)))
 
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
         if not isinstance(device, Device):
-            raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
-        fields = _fields(device)
+            raise disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
+        fields = fields_of(device)
         name, alignment = fields["name"], fields["alignment"]
         if alignment < 1 or alignment & (alignment - 1):
-            raise _disagrees(f"{name}: alignment is {alignment}, must be a power of two")
+            raise disagrees(f"{name}: alignment is {alignment}, must be a power of two")
         try:
             term = term_of(name)
         except DeviceNameError as e:
-            raise _disagrees(f"a device is called {name!r}: {str(e).splitlines()[0]}") from None
+            raise disagrees(f"a device is called {name!r}: {str(e).splitlines()[0]}") from None
         known = self.found.manifest is not None
         for kind in self.kinds:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
@@ -439,7 +428,7 @@ class Plugin:
                     known={**fields, "backend": self.found.name},
                 )
         kinds = ", ".join(map(str, self.kinds))
-        raise _disagrees(f"a device is called {name!r}; its kinds are {kinds}")
+        raise disagrees(f"a device is called {name!r}; its kinds are {kinds}")
 
     def targets(self) -> list[Target]:
         """Those its backend names; none, with a note, where it raises or names something else."""
@@ -450,7 +439,7 @@ class Plugin:
             named: list[object] = self._call(
                 lambda e: Stop("open", "failed", "open-error", said(e)), lambda: list(backend.targets())
             )
-        except _Stopped as e:
+        except Stopped as e:
             self._note(f"targets() raised {e.stop.error}")
             return []
         if odd := next((one for one in named if not isinstance(one, Target)), None):
@@ -486,71 +475,13 @@ class Plugin:
     def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
         try:
             answers = self._call(lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {said(e)}"), call)
-        except _Stopped as e:
+        except Stopped as e:
             self._note(e.stop.error)
             return []
-        return [one for answer in answers if isinstance(answer, list) for one in answer if isinstance(one, cls)]
-
-
-def term_of(device: str) -> Term:
-    """A device's name as a term with its index filled in. Raises DeviceNameError for what is no name of one device."""
-    ((term, *more), *sets) = parse(device).sets
-    if more or sets or term.every or term.is_auto:
-        raise DeviceNameError(f"{device!r} does not name one device")
-    return term if term.variant or term.index is not None else replace(term, index=0)
-
-
-def _number(devices: Sequence[OpenDevice]) -> None:
-    """Each device gets the name that its card's place gives it; the driver's order has no say."""
-    terms = [term_of(one.name) for one in devices]
-    for one, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
-        if new != old:
-            try:
-                one.device.name = str(new)
-            except AttributeError:
-                text = f"{one.name} is {new} by where its card is plugged, and its name can't be set"
-                raise _disagrees(text) from None
-            one.known["name"] = str(new)
-
-
-def _fields(device: Device) -> dict[str, Any]:
-    """Each of FIELDS. Raises: _Stopped for one that is missing, raises, or is of another type."""
-    found: dict[str, Any] = {}
-    for given, cls in FIELDS:
-        try:
-            value = getattr(device, given)
-        except KeyboardInterrupt:
-            raise
-        except Unavailable as e:
-            raise _Stopped(_open_error(e), e) from e
-        except AttributeError as e:
-            raise _Stopped(_disagrees(f"a device has no {given}: {words_of(e)}").stop, e) from e
-        except BaseException as e:  # as in _call
-            raise _Stopped(Stop("open", "failed", "open-error", f"a device's {given} raised {said(e)}"), e) from e
-        if not isinstance(value, cls):
-            raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
-        found[given] = value
-    return found
-
-
-def _table(kernels: object) -> dict[str, Kernel]:
-    """A copy, which no longer runs anything of the plugin's."""
-    if isinstance(kernels, Mapping):
-        copied = dict(kernels)
-        if all(isinstance(op, str) and isinstance(kernel, Kernel) for op, kernel in copied.items()):
-            return copied
-    raise _disagrees("kernels() must give a mapping of op names to Kernel")
-
-
-def _hidden(device: OpenDevice) -> bool:
-    """Whether JACKFIELD_HIDE, a list of ids and addresses or of their beginnings, names its card."""
-    hidden = [word.strip().lower() for word in (setting("JACKFIELD_HIDE") or "").split(",") if word.strip()]
-    return any(text.lower().startswith(word) for text in (device.id, device.card) if text for word in hidden)
-
-
-def _order(device: str) -> tuple[str, str, int, int]:
-    term = term_of(device)
-    return term.kind, term.variant, term.index or 0, term.part or 0
+        found = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
+        if (odd := next((one for one in found if not isinstance(one, cls)), found)) is not found:
+            self._note(f"{hook} gives a {type(odd).__name__}, must give a list of {cls.__name__}s")
+        return [one for one in found if isinstance(one, cls)]
 
 
 def _blank(found: Found) -> BackendStatus:
@@ -572,24 +503,13 @@ def _blank(found: Found) -> BackendStatus:
     )
 
 
-def _disagrees(text: str) -> _Stopped:
-    return _Stopped(Stop("contract", "refused", "disagrees", text, "a mistake of the plugin: report it to its vendor"))
-
-
 def _no_backend(e: BaseException) -> Stop:
     return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {said(e)}")
 
 
-def _open_error(e: BaseException) -> Stop:
-    if isinstance(e, Unavailable):
-        return Stop("open", "absent", "no-device", words_of(e))
-    text = words_of(e) if isinstance(e, Error) else said(e)
-    return Stop("open", "failed", "open-error", text)
-
-
 def _field_error(e: BaseException) -> Stop:
     """Of a backend's name, version and window."""
-    return _disagrees(f"its name, api or spoken raised {said(e)}").stop
+    return disagrees(f"its name, api or spoken raised {said(e)}").stop
 
 
 def _nobody(stage: Stage) -> None:

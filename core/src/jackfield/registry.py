@@ -23,9 +23,10 @@ from . import hardware, simulated
 from .backend import Backend, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
+from .fields import term_of
 from .fitting import DeviceInfo, card_of, fits, info_of, matches, missing, owner_of, same_card, unfit, wheel_hint
 from .hookspecs import Finding, Seen
-from .loading import Plugin, term_of
+from .loading import Plugin
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
 from .opened import OpenDevice
