@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from environments import Environment
 from fake_dists import good, install, log_of, manifest
 
 from jackfield.errors import TrustError
@@ -178,6 +179,25 @@ def test_planted_code_is_not_run_in_a_spawned_process(tmp_path, start):
         check=True,
     )
     assert result.stdout.strip() == "['outside-site'] False", result.stderr
+
+
+def test_a_tool_in_a_folder_of_a_pth_file_is_trusted_with_all_that_lies_there(tmp_path):
+    """As the sources of an editable install are: what `-m` runs from there is no folder of the start."""
+    environment, tools, here = Environment(tmp_path), tmp_path / "tools", tmp_path / "here"
+    here.mkdir()
+    install(tools, "planted", good("planted"))
+    (tools / "tool").mkdir()
+    (tools / "tool" / "__main__.py").write_text(PROGRAM.format(first=MOVES) + "print(jf.Session('planted').devices)\n")
+    (environment.site / "tools.pth").write_text(f"{tools}\n")
+    result = subprocess.run(
+        [environment.python, "-m", "tool"],
+        cwd=here,
+        env={"JACKFIELD_CACHE": "off", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split("\n")[:2] == ["[''] False", "('planted:0',)"], result.stderr
 
 
 def test_a_safe_path_leaves_the_rest_as_it_is(tmp_path):

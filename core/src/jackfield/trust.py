@@ -165,11 +165,10 @@ def _started_in() -> list[str]:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or sys.flags.safe_path:
         return []  # a script, -c or a prompt; or Python puts no folder there
-    found = []
-    if spec.origin and spec.has_location:
-        found.append(str(Path(spec.origin).parents[spec.name.count(".")]))
     library = os.path.dirname(os.__file__)  # noqa: PTH120 (as sys.path has it)
     behind = sys.path[sys.path.index(library) :] if library in sys.path else []
+    root = str(Path(spec.origin).parents[spec.name.count(".")]) if spec.origin and spec.has_location else ""
+    found = [] if root in behind else [root]
     inside = [library, *map(str, _sites()), *_search_path()]
     for folder in sys.path_importer_cache:
         if os.path.isabs(folder) and folder not in behind and not _is_below(folder, inside) and os.path.isdir(folder):  # noqa: PTH117, PTH112 (text)
