@@ -191,3 +191,26 @@ def test_platform():
     system, machine = this_platform().split("/")
     assert system in {"linux", "macos", "windows"} or system.isalnum()
     assert machine
+
+
+def texts(value, path=()):
+    """The path of every text in a document, keys aside."""
+    if isinstance(value, str):
+        yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from texts(inner, (*path, key))
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800", "a\udfffb"], ids=ascii)
+@pytest.mark.parametrize("path", [p for p in texts(GOOD) if p != ("schema",)], ids=str)
+def test_no_text_holds_what_no_name_or_terminal_takes(path, bad):
+    with pytest.raises(ManifestError, match=rf"backends\[0\].*{path[-1]}.* holds U\+|is '") as caught:
+        only(spoilt(path, bad))
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("path", [(), ("backends", 0), ("backends", 0, "env"), ("backends", 0, "probe")], ids=str)
+def test_no_key_does_either(path):
+    with pytest.raises(ManifestError, match=r"holds U\+D800") as caught:
+        only(spoilt((*path, "x-\ud800"), "text"))
+    str(caught.value).encode()

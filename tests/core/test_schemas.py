@@ -24,7 +24,7 @@ BACKEND = json.loads((SCHEMAS / "backend-1.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(BACKEND)
 
 # What the reader refuses and no schema can: it compares parts of a document with each other.
-BEYOND = ("is there twice", "spans two majors", "is above max", "must start with JACKFIELD_")
+BEYOND = ("is there twice", "spans two majors", "is above max", "must start with JACKFIELD_", "no character of a text")
 
 WHOLE = {
     "schema": "jackfield.backend/1",

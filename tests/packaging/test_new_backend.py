@@ -101,6 +101,23 @@ def test_what_is_written_is_clean(kind, name, tmp_path):
     assert len(package.read_text().split("\nclass ", 1)[1].splitlines()) < 80
 
 
+@pytest.mark.parametrize("name", ["int", "std", "linux", "none"])
+def test_a_word_of_the_language_is_a_name_too(name, tmp_path):
+    """Keywords and names of C++ and Python, and what compilers for Linux take for a macro."""
+    compiler = shutil.which("c++") or presence.absent("compiler", "no C++ compiler is installed")
+    folder = made(tmp_path / "new", name, "--native")
+    (tmp_path / "all.cpp").write_text(
+        "".join(f'#include "{path}"\n' for path in sorted(folder.glob("kernels/*.h")))
+        + f"using namespace jackfield_{name};\nint main() {{ return 0; }}\n"
+    )
+    assert f"using namespace jackfield_{name};" in (folder / "src/native.cpp").read_text()
+    words = [compiler, "-std=gnu++17", "-fsyntax-only", "-Wall", "-Wno-unused-function", tmp_path / "all.cpp"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for path in folder.rglob("*.py"):
+        compile(path.read_text(), path, "exec")
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -40,6 +40,15 @@ except jf.errors.ProbeFailed as e:
 """
 
 
+IS_FIRST = """
+def is_first():
+    path = Path(__file__).with_name("met")
+    was_there = path.exists()
+    path.touch()
+    return not was_there
+"""
+
+
 def listed(environment):
     """What a host says of every backend: stage, state, code, error, hint, where."""
     code, out, err = environment.run(LIST)
@@ -212,6 +221,19 @@ def test_without_a_cache_each_process_asks(alone):
     assert not environment.cache.exists()
 
 
+def test_what_has_no_key_is_tried_each_time(alone):
+    """Its files can't be told apart from others': it does not run untried for that."""
+    environment = alone("acme", source("acme"))
+    keyless = "from jackfield import loading\ndef none(*_): raise ValueError('no key')\nloading.key_of = none\n"
+    for tried in (1, 2):
+        code, _, err = environment.run(keyless + ADD.format(name="acme"))
+        assert code == 0, err
+        assert children(environment, "acme") == tried
+    environment.install(build(environment.folder, "acme", source("acme", "segfault", "open")))
+    code, out, _ = environment.run(keyless + NAMED.format(name="acme"))
+    assert (code, out.split()[:2]) == (0, ["crashed", "child"])
+
+
 def test_a_cache_that_cannot_be_written_is_no_cache(alone, tmp_path):
     environment = alone("acme", source("acme"))
     environment.cache.write_text("a file where a folder must be")
@@ -256,6 +278,29 @@ def test_a_crash_that_no_rehearsal_shows_happens_once(at, alone):
         assert "acme:0" in out
     environment.install(build(environment.folder, "acme", source("acme")))
     assert environment.run(ADD.format(name="acme"))[0] == 0
+
+
+@pytest.mark.parametrize("fault", ["killed", "quit"])
+def test_an_end_from_outside_is_no_crash(fault, alone):
+    """Once: a child meets the build again, and it is used. Each time at the same moment: that is a crash loop."""
+    ends = source("acme", fault, "compile", only_here=True)
+    once = ends.replace("at == 'compile'", "at == 'compile' and is_first()").replace(
+        "def fault", f"{IS_FIRST}\n\ndef fault"
+    )
+    environment = alone("acme", once)
+    first = environment.run(ADD.format(name="acme"))[0]
+    assert first == {"killed": -signal.SIGKILL, "quit": 0}[fault]
+    for _ in range(2):
+        code, out, err = environment.run(ADD.format(name="acme"))
+        assert (code, out.strip()) == (0, "acme:0"), err
+        assert children(environment, "acme") == 2
+    environment.install(build(environment.folder, "acme", ends))
+    for _ in range(2):
+        assert environment.run(ADD.format(name="acme"))[:2] == (first, "")
+    code, out, err = environment.run(NAMED.format(name="acme"))
+    assert code == 0, err
+    assert out.startswith("crashed here acme: process ")
+    assert "died in the first compile on it, as one before it did" in out
 
 
 def test_who_is_interrupted_in_a_first_call_is_no_crash(alone):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from environments import Environment
 from fake_dists import good, install, log_of, manifest
 
 from jackfield.errors import TrustError
@@ -80,6 +81,7 @@ print([s.code for s in jf.status() if s.name == "planted"], "jackfield_planted" 
 
 @pytest.mark.parametrize("start", ["-c", "-m", "script"])
 def test_planted_code_is_not_run_however_python_starts(tmp_path, start):
+    """Nothing has moved: the current folder is that of the start."""
     install(tmp_path, "planted", good("planted"))
     tmp_path.joinpath("program.py").write_text(PROGRAM.format(first=""))
     arguments = {
@@ -92,6 +94,128 @@ def test_planted_code_is_not_run_however_python_starts(tmp_path, start):
     )
     assert result.stdout.strip() == "['outside-site'] False"
     assert log_of(tmp_path, "planted") == []
+
+
+# What the programs below do first. They may not name where they were started: a tool that becomes a service goes away.
+MOVES = "import os; os.chdir('/')"
+MOVES_AND_ADDS = "import os, sys; os.chdir('/'); sys.path.insert(0, {folder!r}); sys.path.insert(2, {folder!r} + 'x')"
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        *((start, MOVES) for start in ("-m", "-m package", "-m of a package", "-m installed", "link", "folder")),
+        *((start, MOVES_AND_ADDS) for start in ("-m", "-m installed", "script")),
+    ],
+    ids=lambda word: {MOVES: "moves", MOVES_AND_ADDS: "adds"}.get(word, word),
+)
+def test_planted_code_is_not_run_when_the_program_has_gone_elsewhere(tmp_path, start, first):
+    here, tools, added = tmp_path / "here", tmp_path / "tools", tmp_path / "added"
+    for folder in (here / "package", tools / "tool", added):
+        folder.mkdir(parents=True)
+    install(here, "planted", good("planted"))
+    install(added, "added", good("added"))
+    text = PROGRAM.format(first=first.format(folder=str(added)))
+    text += "print([s.code for s in jf.status() if s.name == 'added'])\n"
+    for place in ("program.py", "package/__init__.py", "package/__main__.py", "package/tool.py", "__main__.py"):
+        (here / place).write_text("" if place.endswith("__init__.py") else text)
+    (tools / "tool" / "__init__.py").write_text("")
+    (tools / "tool" / "__main__.py").write_text(text)
+    (tools / "link.py").symlink_to(here / "program.py")
+    words = {
+        "-m": ["-m", "program"],
+        "-m package": ["-m", "package"],
+        "-m of a package": ["-m", "package.tool"],
+        "-m installed": ["-m", "tool"],
+        "script": ["program.py"],
+        "link": [str(tools / "link.py")],
+        "folder": ["."],
+    }
+    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
+    result = subprocess.run(
+        [sys.executable, *words[start]],
+        cwd=here,
+        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    trusted = "['']" if first == MOVES_AND_ADDS else "[]"
+    assert result.stdout.split("\n")[:2] == ["['outside-site'] False", trusted], result.stderr
+    assert log_of(here, "planted") == []
+
+
+SPAWNED = """
+import os, sys
+import multiprocessing
+
+def told():
+    import jackfield as jf
+    print([s.code for s in jf.status() if s.name == "planted"], "jackfield_planted" in sys.modules)
+
+if __name__ == "__main__":
+    os.chdir("/")
+    child = multiprocessing.get_context("spawn").Process(target=told)
+    child.start()
+    child.join()
+"""
+
+
+@pytest.mark.parametrize("start", ["-m", "-m installed"])
+def test_planted_code_is_not_run_in_a_spawned_process(tmp_path, start):
+    here, tools = tmp_path / "here", tmp_path / "tools"
+    here.mkdir()
+    tools.mkdir()
+    install(here, "planted", good("planted"))
+    for folder in (here, tools):
+        (folder / f"{folder.name}_program.py").write_text(SPAWNED)
+    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
+    result = subprocess.run(
+        [sys.executable, "-m", "here_program" if start == "-m" else "tools_program"],
+        cwd=here,
+        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "['outside-site'] False", result.stderr
+
+
+def test_a_tool_in_a_folder_of_a_pth_file_is_trusted_with_all_that_lies_there(tmp_path):
+    """As the sources of an editable install are: what `-m` runs from there is no folder of the start."""
+    environment, tools, here = Environment(tmp_path), tmp_path / "tools", tmp_path / "here"
+    here.mkdir()
+    install(tools, "planted", good("planted"))
+    (tools / "tool").mkdir()
+    (tools / "tool" / "__main__.py").write_text(PROGRAM.format(first=MOVES) + "print(jf.Session('planted').devices)\n")
+    (environment.site / "tools.pth").write_text(f"{tools}\n")
+    result = subprocess.run(
+        [environment.python, "-m", "tool"],
+        cwd=here,
+        env={"JACKFIELD_CACHE": "off", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split("\n")[:2] == ["[''] False", "('planted:0',)"], result.stderr
+
+
+def test_a_safe_path_leaves_the_rest_as_it_is(tmp_path):
+    """With -P Python puts nothing in front: the folder of a tool on PYTHONPATH, and one it adds, are trusted."""
+    tools, added = tmp_path / "tools", tmp_path / "added"
+    install(tools, "acme", good("acme"))
+    install(added, "planted", good("planted"))
+    (tools / "tool.py").write_text(PROGRAM.format(first=MOVES_AND_ADDS.format(folder=str(added))))
+    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "tool"],
+        cwd=added,
+        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "[''] False", result.stderr
 
 
 SHADOWED = """

@@ -103,6 +103,7 @@ FAULTS = {
     "quit": "os._exit(0)",
     "hang": "import time; time.sleep(3600)",
     "noise": "os.write(1, b'x' * (1 << 20)); os.write(2, b'y' * (1 << 20)); print('z' * (1 << 20))",
+    "killed": "import signal; os.kill(os.getpid(), signal.SIGKILL)",
     "raises": "raise RuntimeError('boom')",
     "absent": "from jackfield.backend import Unavailable; raise Unavailable('no driver: libacme.so.3')",
     "lib": "raise ImportError('libacme.so.3: cannot open shared object file')",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -122,8 +121,7 @@ class Binder:
         block = self.memory.scratch[number]
         scratch = self.place(Ref(block, 0, block.spec)) if block is not None else None
         device = self.panel.device(run.device)
-        proof = self.panel.devices[run.device].proof
-        with contained(device.name, "compile"), nullcontext() if proof is None else proof.first("compile"):
+        with contained(device.name, "compile"), self.panel.devices[run.device].watched("compile"):
             program = device.compile(groups, scratch)
         if not isinstance(program, Program):
             raise DeviceError(f"{device.name}: compile gives a {type(program).__name__}, must be a Program")

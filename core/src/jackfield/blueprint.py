@@ -10,10 +10,10 @@ from .candidates import Memo, Panel
 from .errors import PlacementError, PlanError
 from .graph import Source, Tensor
 from .memory import Memory, plan_memory
+from .opened import OpenDevice
 from .packing import Constant, Key, choose
 from .partition import Inserted, Run, Split, lay_out, split
 from .placement import Pins, Placement, Policy, assign, steps_of
-from .registry import OpenDevice
 from .updates import Flow, order
 
 __all__ = ["WORTHY", "Blueprint", "Request", "draw", "percent"]
@@ -195,7 +195,7 @@ def _room(panel: Panel, request: Request) -> dict[int, int]:
     """Bytes for constants and states where known. A device the user named alone gets everything, or an error."""
     if request.named and len(panel.chosen) < 2:
         return {}
-    return {i: o.device.memory.free for i, o in enumerate(panel.devices) if o.device.memory.free > 0 and not o.is_host}
+    return {i: free for i, o in enumerate(panel.devices) if not o.is_host and (free := o.memory.free) > 0}
 
 
 def _panel(
@@ -208,10 +208,10 @@ def _panel(
         more = request.fallbacks if request.policy != "strict" else None
         return Panel(list(request.devices), range(len(request.devices)), memo=request.memo, more=more), {}
     fallbacks = request.fallbacks()
-    devices = list({o.device.name: o for o in (*request.devices, *fallbacks)}.values())
+    devices = list({o.name: o for o in (*request.devices, *fallbacks)}.values())
     panel = Panel(devices, range(len(request.devices)), range(len(request.devices), len(devices)), request.memo)
-    last = {o.device.name for o in fallbacks}
-    accelerators = [i for i, o in enumerate(devices) if o.device.name not in last]
+    last = {o.name for o in fallbacks}
+    accelerators = [i for i, o in enumerate(devices) if o.name not in last]
     host = [i for i in range(len(devices)) if i not in accelerators]
     shares = _shares(flow, steps, panel, accelerators)
     first = [number for number, share in shares.items() if share >= WORTHY]

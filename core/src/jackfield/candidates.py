@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from .backend import Device, Reason, Step, refusal, work_of
+from .containment import contained
 from .graph import Attrs
 from .op import OPS, Work
-from .registry import OpenDevice
+from .opened import OpenDevice
 from .spec import Spec
+from .stages import words_of
 
 __all__ = ["Answer", "Memo", "Panel", "contiguous_step"]
 
@@ -48,6 +50,7 @@ class Panel:
     _tables: list[dict[Step, Answer]] = field(init=False, repr=False)
     _seen: list[dict[int, tuple[Step, Answer]]] = field(init=False, repr=False)
     _work: dict[Step, Work] = field(init=False, repr=False, default_factory=dict)
+    _read: set[int] = field(init=False, repr=False, default_factory=set)  # devices whose fields could be read
 
     def __post_init__(self) -> None:
         self._tables, self._seen = [], []
@@ -55,26 +58,32 @@ class Panel:
             self._enter(opened)
 
     def _enter(self, opened: OpenDevice) -> None:
-        self._tables.append(self.memo.setdefault((opened.device.name, opened.device.target.stamp), {}))
+        self._tables.append(self.memo.setdefault((opened.name, opened.target.stamp), {}))
         self._seen.append({})
 
     def spare(self) -> Sequence[int]:
         """The fallbacks. What opens them runs the first time somebody asks: no plugin is run for nothing."""
         if self.more is not None:
             more, self.more = self.more, None
-            known = {o.device.name for o in self.devices}
+            known = {o.name for o in self.devices}
             for opened in more():
-                if opened.device.name not in known:
+                if opened.name not in known:
                     self.fallback = (*self.fallback, len(self.devices))
                     self.devices.append(opened)
                     self._enter(opened)
         return self.fallback
 
     def name(self, number: int) -> str:
-        return self.devices[number].device.name
+        return self.devices[number].name
 
     def device(self, number: int) -> Device:
-        return self.devices[number].device
+        """Raises: DeviceError where its fields can't be read any more, the first time it is asked for."""
+        opened = self.devices[number]
+        if number not in self._read:
+            self._read.add(number)
+            with contained(opened.name, "name, alignment or target"):
+                _ = opened.device.name, opened.device.alignment, opened.device.target.features
+        return opened.device
 
     def number(self, name: str) -> int | None:
         """The device of that name; "cpu" means "cpu:0". Fallbacks are opened only if none of the others is it."""
@@ -86,7 +95,7 @@ class Panel:
 
     def _number(self, name: str) -> int | None:
         for i, opened in enumerate(self.devices):
-            if opened.device.name in (name, f"{name}:0"):
+            if opened.name in (name, f"{name}:0"):
                 return i
         return None
 
@@ -120,15 +129,15 @@ def contiguous_step(spec: Spec) -> Step:
 
 def _ask(opened: OpenDevice, step: Step) -> Answer:
     if step.op not in opened.kernels:
-        return Answer(refusal(step, opened.kernels, opened.device.target), step)
+        return Answer(refusal(step, opened.kernels, opened.target), step)
     try:
         return _asked(opened, step)
     except (Exception, SystemExit) as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
-        return Answer(Reason(f"{opened.device.name} raised {type(e).__name__} when asked: {e}"), step)
+        return Answer(Reason(f"{opened.name} raised {type(e).__name__} when asked: {words_of(e)}"), step)
 
 
 def _asked(opened: OpenDevice, step: Step) -> Answer:
-    backend, target = opened.backend, opened.device.target
+    backend, target = opened.backend, opened.target
     dense = _must_copy(opened, step)
     if dense:
         strided = next((i for i in OPS[step.op].targets if i in dense), None)
@@ -160,7 +169,7 @@ def _asked(opened: OpenDevice, step: Step) -> Answer:
 
 
 def _reads(opened: OpenDevice, step: Step) -> Sequence[str]:
-    return opened.backend.reads(step, opened.device.target)
+    return opened.backend.reads(step, opened.target)
 
 
 def _must_copy(opened: OpenDevice, step: Step) -> tuple[int, ...]:
@@ -181,7 +190,7 @@ def _takes(reads: str, spec: Spec | None) -> bool:
 
 def _limited(opened: OpenDevice, step: Step) -> Reason | None:
     """Limits that Target states as data."""
-    limits = opened.device.target.limits
+    limits = opened.target.limits
     if limits.max_buffer is not None:
         for spec in (*step.operands, step.result):
             if spec is not None and spec.extent_nbytes > limits.max_buffer:

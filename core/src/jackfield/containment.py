@@ -6,6 +6,7 @@ from types import TracebackType
 
 from .errors import DeviceError, Error, OutOfMemory
 from .findings import is_passing
+from .stages import said
 
 __all__ = ["contained", "is_foreign"]
 
@@ -37,5 +38,5 @@ class contained:  # noqa: N801 (read as `with contained(...)`)
 
     def told(self, error: BaseException) -> DeviceError:
         """The error that takes the place of this one."""
-        text = f"{self.name}: {self.doing} raised {type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{self.name}: {self.doing} raised {said(error)}"
         return OutOfMemory(text) if isinstance(error, MemoryError) else DeviceError(text)

@@ -108,6 +108,11 @@ class _Entry:
     manifest: str | None
     wrong: str = ""
 
+    def is_whole(self) -> bool:
+        """Whether every field is what it must be, which a file need not keep to."""
+        texts = (self.folder, self.name, self.value, self.dist, self.version, self.wrong, *self.record)
+        return all(isinstance(t, str) and "\0" not in t for t in texts) and isinstance(self.manifest, (str, type(None)))
+
 
 class _Folder:
     """A dist-info folder, as far as anybody asks: `importlib.metadata` takes longer to import than all else here."""
@@ -131,15 +136,20 @@ def scan(wishes: Wishes) -> tuple[list[Found], bool]:
     What the files say is kept for the user under the folders of the search path and their times.
     """
     place = _kept_in(fingerprint())
-    entries, whole = _kept(place), True
-    found = [] if entries is None else [_found(entry, _Folder(entry.folder)) for entry in entries]
-    if entries is None:
-        found, entries, whole = _read_all()
-        whole = whole and not any(f.stop and f.stop.code == "unreadable" for f in found)
-        if whole and place is not None and place == _kept_in(fingerprint()) and all(e.folder for e in entries):
-            _keep(place, entries)
+    kept = _kept(place)
+    if kept is not None:
+        with suppress(Exception):  # of the right form, but not what anybody kept here: all is read anew
+            return _chosen([_found(entry, _Folder(entry.folder)) for entry in kept], wishes), True
+    found, entries, whole = _read_all()
+    whole = whole and not any(f.stop and f.stop.code == "unreadable" for f in found)
+    if whole and place is not None and place == _kept_in(fingerprint()) and all(e.folder for e in entries):
+        _keep(place, entries)
+    return _chosen(found, wishes), whole
+
+
+def _chosen(found: Sequence[Found], wishes: Wishes) -> list[Found]:
     judged = [f if f.stop else _judged(f, wishes) for f in found]
-    return sorted(_without_duplicates(judged, wishes), key=lambda f: (f.name, f.dist)), whole
+    return sorted(_without_duplicates(judged, wishes), key=lambda f: (f.name, f.dist))
 
 
 def _read_all() -> tuple[list[Found], list[_Entry], bool]:
@@ -228,9 +238,10 @@ def _kept(place: Path | None) -> list[_Entry] | None:
         return None
     try:
         rows = json.loads(place.read_text("utf-8"))
-        return [_Entry(**{**row, "record": tuple(row["record"])}) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError):  # not there, or not ours
+        found = [_Entry(**{**row, "record": tuple(row["record"])}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # not there, or not ours
         return None
+    return found if all(entry.is_whole() for entry in found) else None
 
 
 def _keep(place: Path, entries: Sequence[_Entry]) -> None:
@@ -354,5 +365,5 @@ def _placed(found: Found) -> str:
 
 def _release(version: str) -> list[int]:
     """The numbers of a version in front of any letters; enough to order the releases of one backend."""
-    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    match = re.match(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)", version)
     return [int(n) for n in match[1].split(".")] if match else []

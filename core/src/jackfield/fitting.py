@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from . import hardware
 from .backend import Memory
-from .loading import OpenDevice, Plugin, term_of
+from .fields import term_of
+from .loading import Plugin
 from .names import Term
+from .opened import OpenDevice
 from .trust import plain
 
 __all__ = [
@@ -49,21 +51,21 @@ class DeviceInfo:
 
 
 def info_of(opened: OpenDevice, vendor: str) -> DeviceInfo:
-    device = opened.device
+    target = opened.target
     return DeviceInfo(
-        name=device.name,
-        id=device.id,
-        kind=term_of(device.name).kind,
+        name=opened.name,
+        id=opened.id,
+        kind=term_of(opened.name).kind,
         device_class=opened.device_class,
-        backend=opened.backend.name,
-        card=device.card,
+        backend=opened.backend_name,
+        card=opened.card,
         vendor=vendor,
-        model=device.model,
-        arch=device.target.arch,
-        driver=device.driver,
-        memory=device.memory,
-        flags=tuple(sorted(device.target.features)),
-        simulated=opened.simulated or opened.backend.name == "sim",
+        model=opened.model,
+        arch=target.arch,
+        driver=opened.driver,
+        memory=opened.memory,
+        flags=tuple(sorted(target.features)),
+        simulated=opened.simulated or opened.backend_name == "sim",
         state="ok",
     )
 
@@ -77,25 +79,25 @@ def owner_of(plugins: Sequence[Plugin], asked: str = "") -> Plugin:
 
 
 def card_of(opened: OpenDevice) -> str:
-    return opened.device.card or opened.device.id or opened.name
+    return opened.card or opened.id or opened.name
 
 
 def same_card(one: OpenDevice, other: OpenDevice) -> bool:
     """Whether two backends offer the same card; the parts and queues of one kind may share it."""
-    card = one.device.card
-    return bool(card) and card == other.device.card and term_of(one.name).kind != term_of(other.name).kind
+    card = one.card
+    return bool(card) and card == other.card and term_of(one.name).kind != term_of(other.name).kind
 
 
 def matches(term: Term, opened: OpenDevice) -> bool:
     """A name without a part means all parts; without an index, index 0. A star reaches no simulated device."""
     name = term_of(opened.name)
     if term.id:
-        known = (opened.device.id, opened.device.card)
+        known = (opened.id, opened.card)
         return not opened.simulated and any(text.lower().startswith(term.id.lower()) for text in known if text)
     if term.tests and term.index is None and not term.variant:
         return True  # the first that fits
     if term.every:
-        return not opened.simulated and opened.backend.name != "sim"
+        return not opened.simulated and opened.backend_name != "sim"
     if term.variant or name.variant:
         return term.variant == name.variant
     return name.index == (term.index or 0) and (term.part is None or term.part == (name.part or 0))
@@ -126,7 +128,7 @@ def missing(term: Term, devices: Sequence[OpenDevice]) -> str:
     """What there is instead of the device that a term names."""
     variants = ", ".join(sorted({v for d in devices if (v := term_of(d.name).variant)})) or "none"
     if term.id:
-        cards = ", ".join(f"{d.name} ({d.device.id or d.device.card or 'without an id'})" for d in devices)
+        cards = ", ".join(f"{d.name} ({d.id or d.card or 'without an id'})" for d in devices)
         return f"no card of kind {term.kind} is called {term.id}...; there are: {cards or 'none'}"
     if term.variant:
         return f"index is a whole number without leading zero; variants of {term.kind}: {variants}"
@@ -142,8 +144,8 @@ def missing(term: Term, devices: Sequence[OpenDevice]) -> str:
 
 def _about(opened: OpenDevice) -> str:
     """Model, or what code it takes, and memory where it is known."""
-    total = opened.device.memory.total
-    return (opened.device.model or opened.device.target.arch) + (f", {total / 2**30:.1f}GiB" if total else "")
+    total = opened.memory.total
+    return (opened.model or opened.target.arch) + (f", {total / 2**30:.1f}GiB" if total else "")
 
 
 def wheel_hint(kind: str) -> str:

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import pluggy
 
 from . import hookspecs
-from .backend import Backend, Device, Kernel, Memory, Target
+from .backend import Backend, Device, Kernel, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
-from .errors import ContractError, DeviceNameError, Error, ForkedError, Unavailable
+from .errors import ContractError, DeviceNameError, ForkedError
+from .fields import Stopped, disagrees, fields_of, is_hidden, number, open_error, order_of, table_of, term_of
 from .hardware import seen_by
 from .hookspecs import Finding, Seen, Span
 from .manifest import DeviceKind, Version, spoken, window_text
-from .names import HOST_CLASS, Term, near, parse
-from .numbering import numbered
+from .names import near
+from .opened import OpenDevice
+from .prints import heard
 from .probe import (
     ALWAYS,
     NEVER,
@@ -44,51 +45,18 @@ from .probe import (
     mode,
     rehearsed,
 )
-from .stages import BackendStatus, Stage, State, Stop, error_of
+from .stages import BackendStatus, Stage, State, Stop, error_of, said, words_of
 from .trust import Wishes
-from .variables import setting
 
-__all__ = ["OpenDevice", "Plugin", "term_of"]
+__all__ = ["Plugin", "term_of"]
 
 log = logging.getLogger("jackfield")
 
 _PREFIX = "jackfield_"  # of every hook
 PROBE_S = 20.0  # for a backend without a manifest
+PATIENCE_S = 5.0  # of a user who is told nothing
 LENIENT = ("manifest-missing", "duplicate", "gil")  # codes with which a backend loads all the same when it is named
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class OpenDevice:
-    """A device that can be used, with the backend that answers for it and its table of kernels.
-
-    spans: asks the plugin for times of what the device did of late; see `hookspecs.Span`.
-    """
-
-    device: Device
-    backend: Backend
-    kernels: Mapping[str, Kernel] = field(hash=False, repr=False)
-    device_class: str = ""
-    simulated: bool = False
-    proof: Proof | None = field(default=None, compare=False, repr=False)
-    spans: Callable[[], Sequence[Span]] = field(default=tuple, compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.device.name
-
-    @property
-    def is_host(self) -> bool:
-        """A last resort: class cpu, or the reference. Its memory is that of the program, which plans nothing for it."""
-        return self.device_class == HOST_CLASS or self.backend.name == "reference"
-
-
-class _Stopped(Exception):
-    """A stage that failed."""
-
-    def __init__(self, stop: Stop, cause: BaseException | None = None) -> None:
-        super().__init__(stop.error)
-        self.stop, self.cause = stop, cause
 
 
 class Plugin:
@@ -121,6 +89,8 @@ class Plugin:
         self.hooks: pluggy.PluginManager | None = None
         start = Stop("trust" if found.distribution is not None else "hook", "pending", "", "")
         self.status = (found.stop or start).on(_blank(found))
+        self._lock = threading.RLock()  # held by the thread that opens it
+        self._is_opening = False
 
     @property
     def is_pending(self) -> bool:
@@ -138,6 +108,21 @@ class Plugin:
 
         named: the user asked for this very backend, which loads one that has no manifest, too.
         """
+        if not self._lock.acquire(timeout=2 * self.timeout_s):  # another thread rehearses and opens it
+            error = f"another thread has been opening it for longer than {2 * self.timeout_s:g} s"
+            hint = "JACKFIELD_PROBE_TIMEOUT=60 waits longer"
+            raise error_of(
+                Stop("probe", "hung", "hung", error, hint).on(self.status)
+            )  # its own status is that thread's
+        try:
+            return self._open(named=named, wishes=wishes)
+        finally:
+            self._lock.release()
+
+    def _open(self, *, named: bool, wishes: Wishes) -> tuple[OpenDevice, ...]:
+        if self._is_opening:  # its own code asks for devices
+            error = "it asks for its own devices while they are being opened"
+            raise error_of(Stop("open", "failed", "open-error", error).on(self.status))
         if self.status.state == "ok":
             if self.pid != os.getpid():
                 raise ForkedError(
@@ -147,14 +132,18 @@ class Plugin:
             return self.devices
         lenient = named and self.status.code in LENIENT
         if self.is_pending or lenient:
-            self._run(wishes, named=named)
+            self._is_opening = True
+            try:
+                self._run(wishes, named=named)
+            finally:
+                self._is_opening = False
         return self._outcome()
 
     def only_import(self) -> None:
         """Import its module and no more. Raises: ImportFailed."""
         try:
             self._imported()
-        except _Stopped as e:
+        except Stopped as e:
             raise error_of(e.stop.on(self.status, e.cause)) from e.cause
 
     def _outcome(self) -> tuple[OpenDevice, ...]:
@@ -166,15 +155,15 @@ class Plugin:
         self.spent = 0.0
         try:
             self._cleared(wishes, named=named)
-            with self._watched("open"):
+            with self.watched("open"):
                 backend = self._made()
-                self._agree(backend)
+                self._call(_field_error, lambda: self._agree(backend))
                 self.backend = backend  # answers for its targets, also where there is no device
                 self.devices = self._opened(backend)
             self.pid = os.getpid()
             self.status = Stop("open", "ok", "", "").on(self.status)
             self.status = replace(self.status, error=None)
-        except _Stopped as e:
+        except Stopped as e:
             self.cause = e.cause
             self.status = e.stop.on(self.status, e.cause)
             if e.stop.code == "no-device" and not e.stop.hint:
@@ -199,18 +188,20 @@ class Plugin:
             return
         # Discovery has judged those that are pending; a file of theirs may have changed since.
         if (not self.is_pending or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
-            raise _Stopped(stop)
+            raise Stopped(stop)
         self.rehearse()
         found = self.proof.verdict if self.proof is not None else None
         if found is not None and found.state in ("crashed", "hung"):
-            raise _Stopped(self._broken(found))
+            raise Stopped(self._broken(found))
         if found is not None and found.gil and not (named or gil_is_on() or gil_is_kept_off()):
             error = f"importing {self.found.name} would turn the GIL on, which all threads then wait for"
-            raise _Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
+            raise Stopped(Stop("import", "refused", "gil", error, "name it to accept that"))
 
     @contextmanager
-    def _watched(self, moment: Moment) -> Iterator[None]:
-        """Who takes longer than the deadline is named: nothing can end it, but the user can."""
+    def watched(self, moment: Moment) -> Iterator[None]:
+        """Around what may take long or end the process. Who takes longer than the deadline is named: nothing can end
+        it, but the user can. A process that dies in the first open, compile or call leaves a marker.
+        """
         timeout_s = self.timeout_s
         words = "%s: %s has taken more than %g s so far"
         late = threading.Timer(timeout_s, lambda: log.warning(words, self.found.name, moment, timeout_s))
@@ -235,7 +226,7 @@ class Plugin:
             self.hooks = pluggy.PluginManager("jackfield")
             self.hooks.add_hookspecs(hookspecs)
             self.hooks.register(self.module)
-        return self._call(_open_error, self.make)
+        return self._call(open_error, self.make)
 
     def still_trusted(self, wishes: Wishes) -> bool:
         """Whether its files are still those that were pinned; else its status says so. Nothing of it runs."""
@@ -245,20 +236,47 @@ class Plugin:
         return stop is None
 
     def rehearse(self, *, again: bool = False) -> None:
-        """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known."""
-        if self.found.distribution is None or mode() == NEVER or (self.proof is not None and not again):
+        """Have a child process meet a build that nobody knows yet; once an object. again: whatever is known.
+
+        Nothing where another thread is about to open it, which begins with this.
+        """
+        if not self._lock.acquire(blocking=False):
             return
         try:
+            if self.found.distribution is not None and mode() != NEVER and (self.proof is None or again):
+                self._rehearse(again=again)
+        finally:
+            self._lock.release()
+
+    def _rehearse(self, *, again: bool) -> None:
+        try:
             proof, request = self._proof(), request_of(self.found)
-        except Exception as e:  # noqa: BLE001 (its files can't be read: loading it says so)
-            self._note(f"not rehearsed: {type(e).__name__}: {e}")
-            return
+        except Exception as e:  # noqa: BLE001 (its files can't be told apart from others: it is tried each time)
+            self._note(f"nothing is remembered of it: {said(e)}")
+            proof, request = Proof(None, ""), request_of(self.found)
         if again:
             proof.forget()
-        verdict = proof.found(lambda: rehearsed(request, self.timeout_s), again=mode() == ALWAYS)
+
+        def ask(deep: bool) -> Verdict | None:  # noqa: FBT001 (called by the proof alone)
+            with self._waited_for():
+                return rehearsed({**request, "depth": "alloc"} if deep else request, self.timeout_s)
+
+        verdict = proof.found(ask, again=mode() == ALWAYS)
         self.proof = proof
         if verdict is None:
             self._note("no child process could be started to try it first")
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Who waits for a rehearsal is told so after a while: most take less than a second."""
+        words = "%s: this build is new here, so a process of its own tries it first, for at most %g s"
+        late = threading.Timer(PATIENCE_S, lambda: log.warning(words, self.found.name, self.timeout_s))
+        late.daemon = True
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
 
     def _proof(self) -> Proof:
         watch = self.found.manifest.watch if self.found.manifest else ()
@@ -282,18 +300,21 @@ class Plugin:
     def _call(self, stop: Callable[[BaseException], Stop], call: Callable[[], T]) -> T:
         """Run plugin code; whatever it raises becomes the stop of its stage."""
         began = time.perf_counter()
-        printed = io.StringIO()
+        printed = ""
         try:
-            with contextlib.redirect_stdout(printed):
-                return call()
-        except KeyboardInterrupt:
+            with heard() as room:
+                try:
+                    return call()
+                finally:
+                    printed = room.getvalue()
+        except (KeyboardInterrupt, Stopped):
             raise
         except BaseException as e:  # a plugin may raise anything, SystemExit too; the others must go on
-            raise _Stopped(stop(e), e) from e
+            raise Stopped(stop(e), e) from e
         finally:
             self.spent += time.perf_counter() - began
-            if text := printed.getvalue():
-                self._note(f"printed {len(text)} characters on stdout: {text.strip()[:60]!r}")
+            if printed:
+                self._note(f"printed {len(printed)} characters on stdout: {printed.strip()[:60]!r}")
 
     def _note(self, text: str) -> None:
         self.status = replace(self.status, notes=(*self.status.notes, text))
@@ -316,7 +337,7 @@ class Plugin:
         return loaded
 
     def _import_stop(self, e: BaseException) -> Stop:
-        text = f"{type(e).__name__}: {e}"
+        text = said(e)
         supplier = self.found.manifest.supplier(text) if self.found.manifest else ""
         return Stop("import", "failed", "import-error", text, supplier)
 
@@ -326,86 +347,104 @@ class Plugin:
         manager = pluggy.PluginManager("jackfield")
         manager.add_hookspecs(hookspecs)
         self._call(
-            lambda e: Stop("hook", "refused", "hook-signature", str(e), _arguments(str(e))),
+            lambda e: Stop("hook", "refused", "hook-signature", words_of(e), _arguments(words_of(e))),
             lambda: manager.register(module),
         )
         for name in _unknown_hooks(manager):
             if self.found.manifest is None or self.found.manifest.contract[1] <= CORE_WINDOW[1]:
                 like = near(name.removeprefix(_PREFIX), [known.removeprefix(_PREFIX) for known in _known_hooks()])
                 hint = f"did you mean {_PREFIX}{like}?" if like else f"known hooks: {', '.join(_known_hooks())}"
-                raise _Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
+                raise Stopped(Stop("hook", "refused", "hook-unknown", f"unknown hook {name}", hint))
             self._note(f"hook {name} is of a later contract and is not called")
         ask = manager.hook.jackfield_backend
         backend: object = self._call(_no_backend, ask)
         if not isinstance(backend, Backend):
             gave = "None" if backend is None else f"a {type(backend).__name__}"
-            raise _Stopped(
-                Stop("hook", "failed", "no-backend", f"jackfield_backend() gave {gave}, must give a Backend")
-            )
+            raise Stopped(Stop("hook", "failed", "no-backend", f"jackfield_backend() gave {gave}, must give a Backend"))
         self.hooks = manager
         return backend
 
     def _agree(self, backend: Backend) -> None:
         """Name and contract of the object against the manifest and against this core."""
         name, manifest = self.found.name, self.found.manifest
-        if getattr(backend, "name", None) != name:
-            raise _disagrees(f"installed as {name!r}, the object's name is {getattr(backend, 'name', None)!r}")
-        api = getattr(backend, "api", None)
+        given, api = getattr(backend, "name", None), getattr(backend, "api", None)
+        if given != name:
+            raise disagrees(f"installed as {name!r}, the object's name is {given!r}")
         if not (isinstance(api, tuple) and len(api) == 2 and all(type(n) is int for n in api)):
-            raise _disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
+            raise disagrees(f"api is {api!r}, must be a pair of whole numbers such as (0, 1)")
         version: Version = (api[0], api[1])
         if manifest is not None and version != manifest.contract[1]:
             promised = window_text((manifest.contract[1],) * 2)
-            raise _disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
+            raise disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
         try:
             backend.spoken = spoken(CORE_WINDOW, manifest.contract if manifest else (version, version), name)
         except ContractError as e:
             code = "too-new" if version > CORE_WINDOW[1] else "too-old"
             error, _, hint = str(e).partition(": ")
-            raise _Stopped(Stop("contract", "refused", code, error, hint)) from None
+            raise Stopped(Stop("contract", "refused", code, error, hint)) from None
 
     def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
+        """All that is asked of its objects is asked here, where whatever it raises is its own stop."""
         self.told("open")
-        kernels = self._call(_open_error, backend.kernels)
-        devices = self._call(_open_error, lambda: tuple(backend.devices()))
+        kernels = self._call(open_error, lambda: table_of(backend.kernels()))
+        devices = self._call(open_error, lambda: tuple(backend.devices()))
         if not devices:
-            raise _Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
-        if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
-            raise _disagrees("kernels() must give a mapping of op names to Kernel")
-        opened = [self._one(backend, device, kernels) for device in devices]
-        opened = [one for one in opened if not _hidden(one.device)]
+            raise Stopped(Stop("open", "absent", "no-device", "devices() gave none"))
+        opened = self._call(open_error, lambda: [self._one(backend, device, kernels) for device in devices])
+        opened = [one for one in opened if not is_hidden(one)]
         if not opened:
-            raise _Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
+            raise Stopped(Stop("open", "absent", "no-device", "JACKFIELD_HIDE hides all its cards"))
         names = [d.name for d in opened]
         if twice := {n for n in names if names.count(n) > 1}:
-            raise _disagrees(f"two devices are called {min(twice)}")
-        _number([d.device for d in opened])
-        return tuple(sorted(opened, key=lambda d: _order(d.name)))
+            raise disagrees(f"two devices are called {min(twice)}")
+        self._call(open_error, lambda: number(opened))
+        return tuple(sorted(opened, key=lambda d: order_of(d.name)))
 
     def _one(self, backend: Backend, device: object, kernels: Mapping[str, Kernel]) -> OpenDevice:
         if not isinstance(device, Device):
-            raise _disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
-        texts = [(given, str) for given in ("name", "id", "card", "model", "driver")]
-        for given, cls in (*texts, ("target", Target), ("memory", Memory), ("alignment", int)):
-            value = getattr(device, given, None)
-            if not isinstance(value, cls):
-                raise _disagrees(f"a device's {given} is a {type(value).__name__}, must be a {cls.__name__}")
-        alignment = device.alignment
+            raise disagrees(f"devices() holds a {type(device).__name__}, must hold Devices")
+        fields = fields_of(device)
+        name, alignment = fields["name"], fields["alignment"]
         if alignment < 1 or alignment & (alignment - 1):
-            raise _disagrees(f"{device.name}: alignment is {alignment}, must be a power of two")
+            raise disagrees(f"{name}: alignment is {alignment}, must be a power of two")
         try:
-            term = term_of(device.name)
+            term = term_of(name)
         except DeviceNameError as e:
-            raise _disagrees(f"a device is called {device.name!r}: {str(e).splitlines()[0]}") from None
+            raise disagrees(f"a device is called {name!r}: {str(e).splitlines()[0]}") from None
         known = self.found.manifest is not None
         for kind in self.kinds:
             if kind.kind == term.kind and (not known or kind.variant == term.variant):
                 simulated = kind.simulated or bool(term.variant)
                 device_class = "" if simulated else kind.device_class
-                spans = partial(self.spans, device)
-                return OpenDevice(device, backend, kernels, device_class, simulated, self.proof, spans)
+                return OpenDevice(
+                    device,
+                    backend,
+                    kernels,
+                    device_class,
+                    simulated,
+                    self.proof,
+                    partial(self.spans, device),
+                    self.watched,
+                    known={**fields, "backend": self.found.name},
+                )
         kinds = ", ".join(map(str, self.kinds))
-        raise _disagrees(f"a device is called {device.name!r}; its kinds are {kinds}")
+        raise disagrees(f"a device is called {name!r}; its kinds are {kinds}")
+
+    def targets(self) -> list[Target]:
+        """Those its backend names; none, with a note, where it raises or names something else."""
+        backend = self.backend
+        if backend is None:
+            return []
+        try:
+            named: list[object] = self._call(
+                lambda e: Stop("open", "failed", "open-error", said(e)), lambda: list(backend.targets())
+            )
+        except Stopped as e:
+            self._note(f"targets() raised {e.stop.error}")
+            return []
+        if odd := next((one for one in named if not isinstance(one, Target)), None):
+            self._note(f"targets() holds a {type(odd).__name__}, must hold Targets")
+        return [one for one in named if isinstance(one, Target)]
 
     def findings(self, *, deep: bool) -> list[Finding]:
         """Its own lines for doctor; a hook that fails gives one line that says so."""
@@ -435,44 +474,14 @@ class Plugin:
 
     def _asked(self, hook: str, call: Callable[[], Sequence[Any]], cls: type[T]) -> list[T]:
         try:
-            answers = self._call(
-                lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {type(e).__name__}: {e}"), call
-            )
-        except _Stopped as e:
+            answers = self._call(lambda e: Stop("hook", "failed", "hook-raised", f"{hook}: {said(e)}"), call)
+        except Stopped as e:
             self._note(e.stop.error)
             return []
-        return [one for answer in answers if isinstance(answer, list) for one in answer if isinstance(one, cls)]
-
-
-def term_of(device: str) -> Term:
-    """A device's name as a term with its index filled in. Raises DeviceNameError for what is no name of one device."""
-    ((term, *more), *sets) = parse(device).sets
-    if more or sets or term.every or term.is_auto:
-        raise DeviceNameError(f"{device!r} does not name one device")
-    return term if term.variant or term.index is not None else replace(term, index=0)
-
-
-def _number(devices: Sequence[Device]) -> None:
-    """Each device gets the name that its card's place gives it; the driver's order has no say."""
-    terms = [term_of(device.name) for device in devices]
-    for device, old, new in zip(devices, terms, numbered(terms, [d.card or d.id for d in devices]), strict=True):
-        if new != old:
-            try:
-                device.name = str(new)
-            except AttributeError:
-                text = f"{device.name} is {new} by where its card is plugged, and its name can't be set"
-                raise _disagrees(text) from None
-
-
-def _hidden(device: Device) -> bool:
-    """Whether JACKFIELD_HIDE, a list of ids and addresses or of their beginnings, names its card."""
-    hidden = [word.strip().lower() for word in (setting("JACKFIELD_HIDE") or "").split(",") if word.strip()]
-    return any(text.lower().startswith(word) for text in (device.id, device.card) if text for word in hidden)
-
-
-def _order(device: str) -> tuple[str, str, int, int]:
-    term = term_of(device)
-    return term.kind, term.variant, term.index or 0, term.part or 0
+        found = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
+        if (odd := next((one for one in found if not isinstance(one, cls)), found)) is not found:
+            self._note(f"{hook} gives a {type(odd).__name__}, must give a list of {cls.__name__}s")
+        return [one for one in found if isinstance(one, cls)]
 
 
 def _blank(found: Found) -> BackendStatus:
@@ -494,19 +503,13 @@ def _blank(found: Found) -> BackendStatus:
     )
 
 
-def _disagrees(text: str) -> _Stopped:
-    return _Stopped(Stop("contract", "refused", "disagrees", text, "a mistake of the plugin: report it to its vendor"))
-
-
 def _no_backend(e: BaseException) -> Stop:
-    return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {type(e).__name__}: {e}")
+    return Stop("hook", "failed", "no-backend", f"jackfield_backend() raised {said(e)}")
 
 
-def _open_error(e: BaseException) -> Stop:
-    if isinstance(e, Unavailable):
-        return Stop("open", "absent", "no-device", str(e))
-    text = str(e) if isinstance(e, Error) else f"{type(e).__name__}: {e}"
-    return Stop("open", "failed", "open-error", text)
+def _field_error(e: BaseException) -> Stop:
+    """Of a backend's name, version and window."""
+    return disagrees(f"its name, api or spoken raised {said(e)}").stop
 
 
 def _nobody(stage: Stage) -> None:

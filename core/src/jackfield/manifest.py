@@ -19,6 +19,7 @@ from .names import CLASSES
 
 __all__ = [
     "FILES",
+    "LONGEST_WAIT_S",
     "DeviceKind",
     "Manifest",
     "SchemaUnknownError",
@@ -32,6 +33,7 @@ __all__ = [
 FILES = ("backend.json", "extra_metadata/backend.json")  # the second is where hatchling's `extra-metadata` puts it
 SCHEMA = "jackfield.backend"
 MAJOR = 1
+LONGEST_WAIT_S = 60.0  # for a rehearsal, whatever a manifest asks for: the user waits for it, and may ask for more
 WORD = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 _SCHEMA = re.compile(rf"{re.escape(SCHEMA)}/([1-9][0-9]*)")
@@ -102,6 +104,7 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
     except (ValueError, RecursionError) as e:
         raise ManifestError(f"backend.json: not JSON: {e}") from None
     top = _mapping(document, "")
+    _whole_texts({key: value for key, value in top.items() if key != "backends"}, "")
     _schema(_text(_required(top, "schema", ""), "schema"))
     entries = _list(_required(top, "backends", ""), "backends")
     if not entries:
@@ -114,6 +117,7 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
         if name in found:
             raise _bad(f"{at}.name", f"{name!r} is there twice")
         try:
+            _whole_texts(fields, at)
             found[name] = _entry(name, fields, at, _unknown(top, {"schema", "backends"}, ""))
         except ManifestError as e:
             found[name] = e
@@ -123,6 +127,23 @@ def read(text: str) -> dict[str, Manifest | ManifestError]:
 def _no_number(word: str) -> float:
     """Python's reader takes NaN and Infinity, which JSON does not have."""
     raise ValueError(f"{word} is no number of JSON")
+
+
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+
+
+def _whole_texts(value: Any, at: str) -> None:
+    """No text, key or value, holds what no file name, terminal or log takes: a zero, or half a character."""
+    left = [(value, at)]
+    while left:
+        value, at = left.pop()
+        if isinstance(value, str) and (bad := _NO_CHARACTER.search(value)):
+            raise _bad(at or "the document", f"holds U+{ord(bad[0]):04X}, which is no character of a text")
+        if isinstance(value, list):
+            left += [(inner, f"{at}[{i}]") for i, inner in enumerate(value)]
+        elif isinstance(value, dict):
+            left += [(key, at) for key in value]
+            left += [(inner, f"{at}.{_NO_CHARACTER.sub('?', key)}".lstrip(".")) for key, inner in value.items()]
 
 
 def _schema(schema: str) -> None:
@@ -161,6 +182,7 @@ def _entry(name: str, fields: Mapping[str, Any], at: str, notes: Sequence[str]) 
             *notes,
             *_unknown(fields, _KNOWN, at),
             *_unknown(probe, {"depth", "timeout_s", "watch"}, f"{at}.probe"),
+            *_patience(probe.get("timeout_s", 20), f"{at}.probe.timeout_s"),
         ),
     )
 
@@ -300,6 +322,13 @@ def _seconds(value: Any, at: str) -> float:
     if type(value) not in (int, float) or not 0 < value <= 3600:
         raise _bad(at, f"is {_shown(value)}, must be seconds, above 0 and at most 3600")
     return float(value)
+
+
+def _patience(asked: float, at: str) -> tuple[str, ...]:
+    if asked <= LONGEST_WAIT_S:
+        return ()
+    more = f"JACKFIELD_PROBE_TIMEOUT={asked:g} waits longer"
+    return (f"backend.json: {at} is {asked:g}, of which the core waits {LONGEST_WAIT_S:g}; {more}",)
 
 
 def _unknown(fields: Mapping[str, Any], known: set[str], at: str) -> tuple[str, ...]:

@@ -406,7 +406,7 @@ class _Planner:
             self.memory.scratch.append(block)
 
     def _pack(self, number: int, lives: Mapping[Value, Life]) -> None:
-        device = self.panel.device(number)
+        device = self.panel.devices[number]
         arena = pack(list(lives.values()), alignment=device.alignment, max_buffer=device.target.limits.max_buffer)
         self.memory.arenas[number] = arena
         inputs = [value.kind == "input" for value in lives]

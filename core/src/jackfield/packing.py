@@ -83,9 +83,9 @@ class _Chooser:
         key = (value.device, value.spec, steps)
         if key not in self.packings:
             opened = self.panel.devices[value.device]
-            name = opened.device.name
+            name = opened.name
             with contained(name, "pack"):
-                packing = opened.backend.pack(value.spec, steps, opened.device.target)
+                packing = opened.backend.pack(value.spec, steps, opened.target)
             if packing is not None and not isinstance(packing, Packing):
                 raise DeviceError(f"{name}: pack gives a {type(packing).__name__}, must be a Packing or None")
             if packing is not None:

@@ -332,7 +332,7 @@ class _Split:
         run.items.append(item)
 
     def _run(self, item: Item) -> Run:
-        limits = self.panel.device(item.device).target.limits
+        limits = self.panel.devices[item.device].target.limits
         if not self.runs or self.runs[-1].device != item.device or self._is_full(item, limits):
             self.runs.append(Run(item.device))
             self.outside = set()
@@ -391,7 +391,7 @@ def _spans(items: Iterable[Item | Move], panel: Panel) -> dict[_Making, tuple[in
             if ref is not None and ref.value.device not in (item.device, ANYWHERE):
                 making = (ref.value, updated.get(ref.value, 0), item.device)
                 low, high = spans.get(making, (ref.offset, ref.offset))
-                low = min(low, ref.offset - ref.offset % panel.device(item.device).alignment)
+                low = min(low, ref.offset - ref.offset % panel.devices[item.device].alignment)
                 spans[making] = low, max(high, ref.offset + ref.spec.extent_nbytes)
         if item.updates:
             updated[item.result.value] = updated.get(item.result.value, 0) + 1

@@ -117,7 +117,7 @@ class _Assignment:
         for key, name in pins:
             number = self.panel.number(name)
             if number is None:
-                there = ", ".join(o.device.name for o in self.panel.devices)
+                there = ", ".join(o.name for o in self.panel.devices)
                 raise PlanError(f"pin {_key(key)!r}: no device {name!r} in this selection; it has {there}")
             matched = self._matching(key)
             held = [tensor for one in matched for tensor in self._pin(one, number)]
@@ -322,7 +322,7 @@ class _Assignment:
         return {d: self.panel.answer(d, self.steps[node]).seconds for d in takers}
 
     def _legs(self) -> list[Crossing]:
-        rates = [o.device.target.rates for o in self.panel.devices]
+        rates = [o.target.rates for o in self.panel.devices]
         return [Crossing(r.copy_launch, r.copy_nbytes) for r in rates]
 
     def _moved(self) -> dict[int, int]:

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from .manifest import LONGEST_WAIT_S
+from .markers import Death, Faults, lock, taken
 from .variables import setting
 
 __all__ = [
@@ -62,8 +64,8 @@ class Verdict:
 
     state: "ok": a child outlived it; "crashed", "hung"; "unknown": it raised, or has no device, which may have causes
     outside the wheel. stage: at which. where: "child", or "here" for a process that died after the rehearsal. proven:
-    the moments that a process outlived. seconds: the child took. gil: the import turned the GIL on, on a Python that
-    runs without.
+    the moments that a process outlived; died: those at which one has died, nobody knows why. seconds: the child took.
+    gil: the import turned the GIL on, on a Python that runs without.
     """
 
     state: Literal["ok", "crashed", "hung", "unknown"]
@@ -75,6 +77,19 @@ class Verdict:
     seconds: float = 0.0
     proven: tuple[str, ...] = ()
     gil: bool = False
+    died: tuple[str, ...] = ()
+
+    def is_whole(self) -> bool:
+        """Whether every field is what it must be, which a file need not keep to."""
+        texts = (self.state, self.code, self.error, self.stage, self.where, self.traceback, *self.proven, *self.died)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and self.state in ("ok", "crashed", "hung", "unknown")
+            and self.code in (("crashed", "hung", "quit") if self.state in ("crashed", "hung") else ("",))
+            and self.where in ("child", "here")
+            and type(self.seconds) in (int, float)
+            and isinstance(self.gil, bool)
+        )
 
 
 def gil_is_on() -> bool:
@@ -96,8 +111,8 @@ def mode() -> str:
 
 
 def deadline(manifest_s: float) -> float:
-    """Seconds a rehearsal may take: JACKFIELD_PROBE_TIMEOUT, else what the manifest says."""
-    return _seconds(setting("JACKFIELD_PROBE_TIMEOUT") or "") or manifest_s
+    """Seconds a rehearsal may take: JACKFIELD_PROBE_TIMEOUT, else what the manifest says, up to a bound."""
+    return _seconds(setting("JACKFIELD_PROBE_TIMEOUT") or "") or min(manifest_s, LONGEST_WAIT_S)
 
 
 def _seconds(text: str) -> float:
@@ -144,7 +159,7 @@ def key_of(name: str, build: str, core: str, files: Sequence[Path], watch: Seque
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no name that a file may have
         return -1, -1
     return found.st_size, found.st_mtime_ns
 
@@ -261,23 +276,36 @@ class Proof:
     verdict: Verdict | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def found(self, ask: Callable[[], Verdict | None], *, again: bool = False) -> Verdict | None:
-        """The verdict: kept, left behind by a process that died, or of `ask`, which one process at a time runs."""
+    def found(self, ask: Callable[[bool], Verdict | None], *, again: bool = False) -> Verdict | None:
+        """The verdict: kept, left behind by a process that died, or of `ask`, which one process at a time runs.
+
+        ask: is told whether to go as far as an allocation.
+        """
         with self._lock:
             kept = None if again or self._markers() else self._read()
             self.verdict = kept or self._asked(ask, again=again)
             return self.verdict
 
-    def _asked(self, ask: Callable[[], Verdict | None], *, again: bool) -> Verdict | None:
+    def _asked(self, ask: Callable[[bool], Verdict | None], *, again: bool) -> Verdict | None:
+        """A process that crashed on it is the verdict. One that died of nobody knows what, as when it was killed, sends
+        the build to the child again; a second one at the same moment counts as a crash.
+        """
         with self._alone():
-            kept = None if again else self._read()
-            died = self._left_behind()
-            if died is not None:
-                kept = Verdict("crashed", "crashed", died[1], died[0], "here")
-                self._write(kept)
+            known = self._read()
+            kept = None if again else known
+            before = known.died if known is not None else ()
+            death = self._left_behind()
+            if death is not None:
+                kept = None
+                if death.is_crash or death.moment in before:
+                    text = death.text if death.is_crash else f"{death.text}, as one before it did"
+                    kept = Verdict("crashed", "crashed", text, death.moment, "here", traceback=death.dump)
+                    self._write(kept)
+                before = (*before, death.moment)
             if kept is None:
-                kept = ask()
+                kept = ask(death is not None)
                 if kept is not None and kept.state != "unknown":
+                    kept = replace(kept, died=before)
                     self._write(kept)
             return kept
 
@@ -294,12 +322,15 @@ class Proof:
         marker = self.folder / f"{self.key}.{moment}.{os.getpid()}-{threading.get_native_id()}.busy"
         held: int | None = None
         try:
-            held = _held(marker)
+            held = lock(marker)
+            if held is not None:
+                Faults.begin(held)
             yield
         finally:
             with suppress(OSError):
                 marker.unlink()
             if held is not None:
+                Faults.ends(held)
                 os.close(held)
         if held is not None:
             self._prove(moment)
@@ -308,17 +339,19 @@ class Proof:
         with self._lock, self._alone():
             known = self._read() or self.verdict
             if known is not None and known.state in ("ok", "unknown"):
-                self.verdict = replace(known, proven=tuple(sorted({*known.proven, moment})))
+                died = tuple(one for one in known.died if one != moment)
+                self.verdict = replace(known, proven=tuple(sorted({*known.proven, moment})), died=died)
                 if known.state == "ok":
                     self._write(self.verdict)
 
-    def _left_behind(self) -> tuple[str, str] | None:
-        """Where a process died, and a text that says so, from the first marker that nobody holds; it is taken away."""
+    def _left_behind(self) -> Death | None:
+        """How a process died, from the markers that nobody holds, which are taken away; a crash before others."""
+        found = []
         for marker in self._markers():
             _, moment, who, _ = marker.name.rsplit(".", 3)
-            if _abandoned(marker):
-                return moment, f"process {who.partition('-')[0]} died in the first {moment} on it"
-        return None
+            if (text := taken(marker)) is not None:
+                found.append(Death.read(moment, who.partition("-")[0], text))
+        return max(found, key=lambda death: death.is_crash, default=None)
 
     def _markers(self) -> list[Path]:
         """Of processes that are in a first open, compile or call on this build, or died there."""
@@ -334,8 +367,8 @@ class Proof:
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / f"{self.key}.lock")
-            lock.acquire()
+            alone = FileLock(self.folder / f"{self.key}.lock")
+            alone.acquire()
         except OSError:  # a folder that can't be written to: then nothing is remembered
             self.folder = None
             yield
@@ -343,7 +376,7 @@ class Proof:
         try:
             yield
         finally:
-            lock.release()
+            alone.release()
 
     def _read(self) -> Verdict | None:
         if self.folder is None:
@@ -352,9 +385,10 @@ class Proof:
             fields = json.loads((self.folder / f"{self.key}.json").read_text("utf-8"))
             if fields.pop("schema") != SCHEMA:
                 return None
-            return Verdict(**{**fields, "proven": tuple(fields["proven"])})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # not there, or not ours
+            found = Verdict(**{**fields, "proven": tuple(fields["proven"]), "died": tuple(fields["died"])})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # not there, or not ours
             return None
+        return found if found.is_whole() else None
 
     def _write(self, verdict: Verdict) -> None:
         if self.folder is None:
@@ -373,48 +407,6 @@ class Proof:
             for path in self.folder.glob(f"{self.key}.*"):
                 with suppress(OSError):
                     path.unlink()
-
-
-def _held(marker: Path) -> int | None:
-    """A descriptor that keeps the new file locked while this process lives; None in a folder that can't be written to.
-
-    The file has its name only once it is locked: whoever finds one that is not knows that its process has died.
-    """
-    import fcntl  # noqa: PLC0415 (there is no marker without a child process, and no child but on POSIX)
-
-    part = marker.with_suffix(".part")
-    try:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        part.rename(marker)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _abandoned(marker: Path) -> bool:
-    """Whether the file is there and nobody holds it; then it is taken away. Never makes one."""
-    import fcntl  # noqa: PLC0415 (as in _held)
-
-    try:
-        descriptor = os.open(marker, os.O_RDWR)
-    except OSError:  # its process came through meanwhile
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_left = os.path.samestat(os.fstat(descriptor), marker.stat())
-        if is_left:
-            marker.unlink()
-    except OSError:  # its process lives, or came through meanwhile
-        return False
-    else:
-        return is_left
-    finally:
-        os.close(descriptor)
 
 
 def _sweep(folder: Path) -> None:

@@ -3,7 +3,8 @@
 Nothing is read before somebody asks. `status` runs no plugin; `select` opens what was named, `devices` and `auto` what
 may be used. One broken plugin is a status and a line in the log, never an error of the others.
 
-Finding, opening and choosing share one list under one lock; which device a name fits is asked in `fitting`.
+Finding and choosing share one list under one lock; opening has a lock of each backend's own. Which device a name fits
+is asked in `fitting`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from . import hardware, simulated
 from .backend import Backend, Target
 from .discovery import CORE_VERSION, Found, fingerprint, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
+from .fields import term_of
 from .fitting import DeviceInfo, card_of, fits, info_of, matches, missing, owner_of, same_card, unfit, wheel_hint
 from .hookspecs import Finding, Seen
-from .loading import OpenDevice, Plugin, term_of
+from .loading import Plugin
 from .manifest import Manifest
 from .names import CLASSES, HOST_CLASS, Term, no_such_kind, parse, wrong
+from .opened import OpenDevice
 from .pins import pins_of_user, wrong_pins
 from .probe import wrong_settings
 from .reference import ReferenceBackend
@@ -188,8 +191,8 @@ class Registry:
     # Opening
 
     def _open(self, plugin: Plugin, *, named: bool) -> tuple[OpenDevice, ...]:
-        with self._lock:
-            return plugin.open(named=named, wishes=self._wishes())
+        """Not under the registry's lock: one that hangs holds up who needs it, and nobody else."""
+        return plugin.open(named=named, wishes=self._wishes())
 
     def _usable(self, plugins: Iterable[Plugin]) -> list[OpenDevice]:
         """Devices of those that open; each of the others is told once."""
@@ -224,7 +227,8 @@ class Registry:
         self._rehearse(again=True)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:
-        key = (plugin.found.name, plugin.found.dist, plugin.status.code)
+        code = getattr(getattr(error, "status", plugin.status), "code", "")
+        key = (plugin.found.name, plugin.found.dist, code)
         if key not in self._told:
             self._told.add(key)
             # A host always has its CPU: where its backend says there is none, a setting is wrong, and all gets slow.
@@ -236,7 +240,7 @@ class Registry:
 
     def _tell_slow(self, chosen: Sequence[OpenDevice]) -> None:
         """Once: nothing but numpy is left, and no setting of the user said that it should be so."""
-        if all(d.backend.name == "reference" for d in chosen) and ("", "", "slow") not in self._told:
+        if all(d.backend_name == "reference" for d in chosen) and ("", "", "slow") not in self._told:
             self._told.add(("", "", "slow"))
             log.warning(
                 "no backend can be used, so everything runs on the numpy reference, which is slow; "
@@ -265,7 +269,10 @@ class Registry:
         return plugin.backend
 
     def ask(self, kind: str) -> tuple[Backend | None, list[Target]]:
-        """Who answers for a kind, and for which targets: those it names, which need no hardware, else its devices'."""
+        """Who answers for a kind, and for which targets: those it names, which need no hardware, else its devices'.
+
+        Raises nothing of the backend's own.
+        """
         offering = [p for p in self.plugins() if p.offers(kind)]
         if not offering:
             return None, []
@@ -274,7 +281,7 @@ class Registry:
             self._open(plugin, named=True)
         if plugin.backend is None:
             return None, []
-        named = list(plugin.backend.targets()) or [opened.device.target for opened in plugin.devices]
+        named = plugin.targets() or [opened.target for opened in plugin.devices]
         return plugin.backend, list({(t.kind, t.arch): t for t in named if t.kind == kind}.values())
 
     # Choosing
@@ -289,7 +296,7 @@ class Registry:
         self._rehearse()
         for device_class in ACCELERATORS:
             found = [d for d in self._usable(self._of_class(device_class)) if d.device_class == device_class]
-            chosen += sorted(found, key=lambda d: INTEGRATED in d.device.target.features)
+            chosen += sorted(found, key=lambda d: INTEGRATED in d.target.features)
         return (*self._each_card_once(chosen, notes), *self.fallbacks())
 
     def _each_card_once(self, found: Sequence[OpenDevice], notes: list[str]) -> list[OpenDevice]:
@@ -300,7 +307,7 @@ class Registry:
             if twin is None:
                 kept.append(device)
                 continue
-            notes.append(f"{device.name} is not used: it is the card {device.device.card}, as {twin.name} is")
+            notes.append(f"{device.name} is not used: it is the card {device.card}, as {twin.name} is")
             if (key := ("card", twin.name, device.name)) not in self._told:
                 self._told.add(key)
                 log.info("%s", notes[-1])
@@ -358,7 +365,7 @@ class Registry:
                 if device.name in chosen:
                     raise wrong(text, term.column, f"{device.name} stands twice in one set")
                 if twin := next((o for o in chosen.values() if same_card(o, device)), None):
-                    both = f"{twin.name} and {device.name} are both the card {device.device.card}"
+                    both = f"{twin.name} and {device.name} are both the card {device.card}"
                     raise wrong(text, term.column, f"{both}; choose one of them")
                 chosen[device.name] = device
         return tuple(chosen.values())

@@ -32,7 +32,8 @@ def main(request: Mapping[str, Any], pipe: int) -> None:
         os.write(pipe, f"{line}\n".encode())
 
     plugin = Plugin(_found(request), told=lambda stage: say(f"stage {stage}"))
-    depth = plugin.found.manifest.probe_depth if plugin.found.manifest is not None else "devices"
+    usual = plugin.found.manifest.probe_depth if plugin.found.manifest is not None else "devices"
+    depth = request.get("depth", usual)
     answer, had_gil = "ok", gil_is_on()
     try:
         if depth == "import":

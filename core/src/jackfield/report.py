@@ -62,15 +62,15 @@ def memory_report(drawn: Blueprint) -> MemoryReport:
     found: dict[str, dict[str, int]] = {}
     constants: dict[int, dict[object, int]] = {}
     for c in drawn.constants:
-        nbytes = reserved(c.nbytes, drawn.panel.device(c.value.device).alignment)
+        nbytes = reserved(c.nbytes, drawn.panel.devices[c.value.device].alignment)
         constants.setdefault(c.value.device, {})[c.key, c.layout] = nbytes
     states: dict[int, int] = {}
     for tensor, number in drawn.states.items():
-        nbytes = reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment)
+        nbytes = reserved(tensor.spec.nbytes, drawn.panel.devices[number].alignment)
         states[number] = states.get(number, 0) + nbytes
     for number in drawn.used():
         arena = drawn.memory.arenas.get(number)
-        device = drawn.panel.device(number)
+        device = drawn.panel.devices[number]
         classes = {
             "constants": sum(constants.get(number, {}).values()),
             "states": states.get(number, 0),

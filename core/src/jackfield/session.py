@@ -21,9 +21,9 @@ from .graph import Tensor
 from .heap import give_back, no_collection
 from .hosting import HostType, array_of, bytes_of, fresh
 from .memory import reserved
+from .opened import OpenDevice
 from .placement import Policy
 from .plan import Plan
-from .registry import OpenDevice
 from .store import StateMemory, Store, check_room, identity
 from .telling import tell
 from .variables import setting
@@ -48,7 +48,7 @@ class State:
 
     @property
     def device(self) -> str:
-        return self._memory.device.name
+        return self._memory.on
 
     def read(self) -> np.ndarray[Any, Any]:
         """The value as a fresh array; a block dtype as its bytes, u8 (..., bytes of a row)."""
@@ -142,7 +142,7 @@ class Session:
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that plans may use, best first; under "auto" the last one is the reference."""
-        return tuple(opened.device.name for opened in self._selection.devices)
+        return tuple(opened.name for opened in self._selection.devices)
 
     def compile(
         self,
@@ -239,7 +239,7 @@ class Session:
         """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
         store, panel = self._store, drawn.panel
         store.check_states(drawn.states)
-        check_room({panel.device(n): wanted for n, wanted in _wanted(drawn, store).items()})
+        check_room({panel.devices[n]: wanted for n, wanted in _wanted(drawn, store).items()})
         store.upload(drawn.constants, panel, meanwhile)
         for number in sorted(set(drawn.states.values())):
             store.add_states([t for t, home in drawn.states.items() if home == number], panel.device(number))
@@ -309,10 +309,10 @@ def _wanted(drawn: Blueprint, store: Store) -> dict[int, dict[str, int]]:
         key = (c.value.device, c.key, c.layout)
         if key not in seen and c.layout not in store.held(drawn.panel.name(c.value.device), c.key):
             seen.add(key)
-            add(c.value.device, "constants", reserved(c.nbytes, drawn.panel.device(c.value.device).alignment))
+            add(c.value.device, "constants", reserved(c.nbytes, drawn.panel.devices[c.value.device].alignment))
     for tensor, number in drawn.states.items():
         if tensor.name not in store.states:
-            add(number, "states", reserved(tensor.spec.nbytes, drawn.panel.device(number).alignment))
+            add(number, "states", reserved(tensor.spec.nbytes, drawn.panel.devices[number].alignment))
     for number, arena in drawn.memory.arenas.items():
         add(number, "compute", max(0, arena.nbytes - store.arenas.nbytes(drawn.panel.name(number))))
     return wanted

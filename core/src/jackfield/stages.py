@@ -19,7 +19,7 @@ from .errors import (
     Unavailable,
 )
 
-__all__ = ["CODES", "BackendStatus", "Stage", "State", "Stop", "error_of"]
+__all__ = ["CODES", "BackendStatus", "Stage", "State", "Stop", "error_of", "said", "words_of"]
 
 Stage = Literal["manifest", "trust", "import", "hook", "contract", "probe", "open"]
 State = Literal["ok", "off", "absent", "refused", "failed", "crashed", "hung", "pending"]
@@ -106,12 +106,30 @@ class Stop:
             code=self.code,
             error=_one_line(self.error),
             hint=_one_line(self.hint) or None,
-            traceback="".join(traceback.format_exception(cause)) if cause is not None else None,
+            traceback=_printable("".join(traceback.format_exception(cause))) if cause is not None else None,
         )
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return _printable(" ".join(text.split()))
+
+
+def _printable(text: str) -> str:
+    """Half characters, which no file or terminal takes, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def said(error: BaseException) -> str:
+    """An exception of a plugin's in words, type first."""
+    return f"{type(error).__name__}: {words_of(error)}".removesuffix(": ")
+
+
+def words_of(error: BaseException) -> str:
+    """The text of a plugin's exception, whose making may raise as well."""
+    try:
+        return str(error)
+    except Exception as e:  # noqa: BLE001 (it is the plugin's, too)
+        return f"its text raised {type(e).__name__}"
 
 
 _BY_CODE: dict[str, type[BackendError]] = {"platform": Unavailable, "no-device": Unavailable}

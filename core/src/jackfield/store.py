@@ -24,6 +24,7 @@ from .containment import contained
 from .errors import Busy, DeviceLost, ForkedError, OutOfMemory, PlanError
 from .graph import ArraySource, Source, Tensor
 from .memory import reserved
+from .opened import OpenDevice
 from .packing import Constant, Key
 from .spec import Spec
 from .upload import Held, check_scales, fill, plain_bytes, release, source_of, tensor_of
@@ -62,6 +63,7 @@ class StateMemory:
     buffer: Buffer
     offset: int
     incomplete: str = ""
+    on: str = ""
 
 
 class Arenas:
@@ -150,7 +152,7 @@ class Store:
         return {layout: h.nbytes for layout, h in self.constants.get(device, {}).get(key, {}).items()}
 
     def homes(self) -> dict[str, str]:
-        return {name: state.device.name for name, state in self.states.items()}
+        return {name: state.on for name, state in self.states.items()}
 
     def constant_nbytes(self, device: str) -> int:
         """Bytes of constants on a device, borrowed ones not counted."""
@@ -158,7 +160,7 @@ class Store:
         return sum(h.nbytes for layouts in held for h in layouts.values() if not h.borrowed)
 
     def state_nbytes(self, device: str) -> int:
-        return sum(s.spec.nbytes for s in self.states.values() if s.device.name == device)
+        return sum(s.spec.nbytes for s in self.states.values() if s.on == device)
 
     # Filling
 
@@ -247,7 +249,7 @@ class Store:
         chunks, at = _side_by_side([t.spec.nbytes for t in fresh], device)
         buffers = self._allocate(device, chunks or [0], Usage.STATE) if fresh else []
         for tensor, (chunk, offset) in zip(fresh, at, strict=True):
-            state = StateMemory(tensor.name, tensor.spec, device, buffers[chunk], offset)
+            state = StateMemory(tensor.name, tensor.spec, device, buffers[chunk], offset, on=device.name)
             if (
                 "zeroed" not in device.target.features
             ):  # zeros written over zeros would take pages that nobody needs yet
@@ -259,7 +261,7 @@ class Store:
         nbytes = state.spec.nbytes
         zeros = memoryview(bytes(min(nbytes, _PIECE)))
         for at in range(0, nbytes, _PIECE):
-            with contained(state.device.name, "write"):
+            with contained(state.on, "write"):
                 state.device.write(state.buffer, state.offset + at, zeros[: min(_PIECE, nbytes - at)])
         state.incomplete = ""
 
@@ -367,7 +369,7 @@ def identity(source: Source) -> Key:
     return ("source", id(source))
 
 
-def check_room(wanted: Mapping[Device, Mapping[str, int]]) -> None:
+def check_room(wanted: Mapping[OpenDevice, Mapping[str, int]]) -> None:
     """Raises OutOfMemory with a table where more is wanted than a device says is free; nothing is allocated yet."""
     for device, classes in wanted.items():
         free, total = device.memory.free, sum(classes.values())

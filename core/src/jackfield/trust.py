@@ -1,7 +1,8 @@
 """Whether an installed backend may run: the user's lists, and where its distribution and module lie.
 
 Trusted are the interpreter's site folders, folders the user put on the search path, and editable installs. Never the
-current folder or the script's folder, although Python's own search looks there. This is no sandbox: a trusted plugin
+current folder, the one Python was started in, or the script's folder, although Python's own search looks there, also
+when the program has gone to another folder since. This is no sandbox: a trusted plugin
 has all rights of the process.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
@@ -102,7 +104,7 @@ def where_refused(dist: Distribution, label: str, module: str) -> Refusal | None
     project = project_folder(dist)
     if project is None and place in _untrusted() and place not in _sites():
         return Refusal(
-            "outside-site", f"{label} lies in {place}, the current or the script's folder",
+            "outside-site", f"{label} lies in {place}, the current folder, the script's or that of the start",
             "install it (an editable install counts)",
         )  # fmt: skip
     top = module.partition(".")[0]
@@ -138,18 +140,51 @@ def _sites() -> set[Path]:
     folders: list[str] = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    if not sys.flags.ignore_environment:
-        folders += os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return _resolved(folders)
+    return _resolved([*folders, *_search_path()])
 
 
 def _untrusted() -> set[Path]:
+    """The current folder, the script's, and what Python itself has put in front of the search path for the start."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    try:
-        here = [str(Path.cwd())]
-    except OSError:  # the current folder was removed: nothing can be found in it
-        here = []
-    return _resolved([*here, *([str(Path(script).parent)] if script else [])])
+    found = [str(Path(script).parent), str(Path(script).resolve().parent)] if script else []
+    with suppress(OSError):  # the current folder was removed: nothing can be found in it
+        found.append(str(Path.cwd()))
+    if "multiprocessing.process" in sys.modules:  # a spawned process is given the folder its parent was started in
+        found.append(getattr(sys.modules["multiprocessing.process"], "ORIGINAL_DIR", None) or "")
+    return _resolved([*found, *_started_in()])
+
+
+def _started_in() -> list[str]:
+    """The folder that `python -m` was started in, which stays on the search path wherever the program goes.
+
+    Python tells nobody which it was, and a program may have put folders of its own before or behind it. But the first
+    thing Python does with it is to look for the module to run there, before any of that module's code: so of all
+    folders it has looked into, it is the first that is neither of the library or a site, nor of the search path
+    behind those, as the lines of .pth files are. The folder that the module was found under counts as well.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or sys.flags.safe_path:
+        return []  # a script, -c or a prompt; or Python puts no folder there
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 (as sys.path has it)
+    behind = sys.path[sys.path.index(library) :] if library in sys.path else []
+    root = str(Path(spec.origin).parents[spec.name.count(".")]) if spec.origin and spec.has_location else ""
+    found = [] if root in behind else [root]
+    inside = [library, *map(str, _sites()), *_search_path()]
+    for folder in sys.path_importer_cache:
+        if os.path.isabs(folder) and folder not in behind and not _is_below(folder, inside) and os.path.isdir(folder):  # noqa: PTH117, PTH112 (text)
+            return [*found, folder]
+    return found
+
+
+def _is_below(folder: str, places: Iterable[str]) -> bool:
+    return any(Path(folder).is_relative_to(place) for place in places)
+
+
+def _search_path() -> list[str]:
+    """Folders of PYTHONPATH."""
+    return (
+        [] if sys.flags.ignore_environment else list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    )
 
 
 def is_working_folder(folder: str) -> bool:

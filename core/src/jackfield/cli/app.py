@@ -19,6 +19,7 @@ from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .new_backend import new_backend
+from .output import own_process
 from .trust import trust
 from .why import why
 
@@ -186,4 +187,5 @@ for _command in (devices, diff, doctor, explain, new_backend, trust, why):
 def main() -> None:
     """Entry point of the script. Exit codes: 0 fine, 1 something is wrong, 2 wrong use, 130 Ctrl-C."""
     _open_streams()
+    own_process()
     app(prog_name="jackfield")

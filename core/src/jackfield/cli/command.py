@@ -1,7 +1,8 @@
-"""A command whose errors name the option, argument or variable that is wrong."""
+"""A command whose errors name the option, argument or variable that is wrong, and whose document stands alone."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -9,17 +10,21 @@ import click
 from jackfield.errors import DeviceNameError
 from jackfield.variables import setting
 
+from .output import JsonOption, led_away
+
 __all__ = ["Command"]
 
 VARIABLE = "JACKFIELD_DEVICE"
 
 
 class Command(click.Command):
-    """Raises: click.BadParameter in place of a DeviceNameError."""
+    """With `--json` stdout has the document alone. Raises: click.BadParameter in place of a DeviceNameError."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        is_json = any(isinstance(p, JsonOption) and ctx.params.get(p.name or "") for p in self.params)
         try:
-            return super().invoke(ctx)
+            with led_away() if is_json else nullcontext():
+                return super().invoke(ctx)
         except DeviceNameError as e:
             raise self._named(ctx, e) from e
 

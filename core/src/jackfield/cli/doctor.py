@@ -21,6 +21,7 @@ from jackfield.session import POLICIES
 from jackfield.stages import BackendStatus
 from jackfield.variables import PREFIX, VARIABLES, ignored, setting, unknown
 
+from .command import Command
 from .devices import device_fields
 from .output import console, document, json_option, shortened, table
 
@@ -29,7 +30,7 @@ __all__ = ["doctor"]
 WRONG = ("failed", "crashed", "hung", "refused")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--static", "static", is_flag=True, help="Read files only; run no line of any plugin.")
 @click.option("--fresh", is_flag=True, help="Forget what is known of installed backends, and try each anew.")
 @click.option("--deep", is_flag=True, help="Let plugins look longer.")

@@ -4,22 +4,79 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console", "document", "json_option", "nbytes", "shortened", "table"]
+__all__ = [
+    "JsonOption",
+    "console",
+    "document",
+    "json_option",
+    "led_away",
+    "nbytes",
+    "own_process",
+    "shortened",
+    "table",
+]
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+class JsonOption(click.Option):
+    """`--json` of a command that prints by `document`; see `led_away`."""
+
+
+json_option = click.option("--json", "as_json", is_flag=True, cls=JsonOption, help="Print one JSON document.")
+
+
+class _Out:
+    """Where the document goes; None: to stdout. is_own: this process is there for one command."""
+
+    kept: TextIO | None = None
+    is_own = False
+
+
+def own_process() -> None:
+    """From now on this process does nothing but run one command, and ends with it."""
+    _Out.is_own = True
+
+
+@contextmanager
+def led_away() -> Iterator[None]:
+    """What is printed in here goes to stderr, by native code too; `document` alone still writes to stdout.
+
+    A process that ends with its command never gets its stdout back: what a library holds in buffers of its own comes
+    when the process ends, and would follow the document.
+    """
+    out, copy = sys.stdout, -1
+    with suppress(AttributeError, OSError, ValueError):  # no file, as in a test: then no native code writes into it
+        if out.fileno() == 1:
+            out.flush()
+            copy = os.dup(1)
+            os.dup2(2, 1)
+    kept = out if copy < 0 else open(copy, "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115 (closed below)
+    sys.stdout, _Out.kept = sys.stderr, kept
+    try:
+        yield
+    finally:
+        sys.stdout, _Out.kept = out, None
+        if copy >= 0:
+            with suppress(OSError):  # it could not be written, which has been told
+                kept.close()
+            if not _Out.is_own:
+                os.dup2(copy, 1)
+            os.close(copy)
+
 
 _NOBODY = {"localhost", "root"}  # on every machine
 _PLACES = re.compile(r"\S*[/\\@]\S*")  # paths and addresses; elsewhere such a word is likely to be another one
@@ -40,6 +97,7 @@ def shortened(value: Any) -> Any:
 
 
 def _anonymous(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()  # half characters, which no terminal takes
     home = str(Path.home())
     if len(home) > 1:
         text = re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text)
@@ -66,7 +124,7 @@ def _names() -> tuple[tuple[str, str], ...]:
 
 def document(command: str, fields: dict[str, Any]) -> None:
     """Print the document of a command; its schema comes first."""
-    click.echo(json.dumps(shortened({"schema": f"jackfield.{command}/1", **fields}), indent=2))
+    click.echo(json.dumps(shortened({"schema": f"jackfield.{command}/1", **fields}), indent=2), file=_Out.kept)
 
 
 def console() -> Console:

@@ -20,7 +20,7 @@ from jackfield.graph import Attrs
 from jackfield.manifest import Manifest
 from jackfield.names import near, parse
 from jackfield.op import OPS, Op
-from jackfield.stages import BackendStatus
+from jackfield.stages import BackendStatus, words_of
 
 from .command import Command
 from .output import console, document, json_option, shortened, table
@@ -46,6 +46,7 @@ def why(ctx: click.Context, device: str, op: str | None, dtype: str | None, *, a
     fields = _answer(device)
     if asked is not None:
         fields |= _support(device, *asked, dtype)
+        fields["stages"] = _stages(device)  # with what was noted when it was asked
     if as_json:
         document("why", fields)
     else:
@@ -59,14 +60,13 @@ def why(ctx: click.Context, device: str, op: str | None, dtype: str | None, *, a
 
 def _answer(device: str) -> dict[str, Any]:
     """Raises: DeviceNameError for a text that is no selection, or names a kind that no backend has."""
-    kinds = {term.kind for terms in parse(device).sets for term in terms}
     chosen: Sequence[str] = ()
     error: Error | None = None
     try:
         chosen = [opened.name for opened in registry.select(device).devices]
     except (DeviceNameError, BackendError, DeviceError) as e:
         error = e
-    stages = [status for status, manifest in registry.listed() if kinds & _kinds(status, manifest)]
+    stages = _stages(device)
     if isinstance(error, DeviceNameError) and not stages:
         raise error
     instead = [] if error is None else [opened.name for opened in registry.select("auto").devices]
@@ -78,8 +78,15 @@ def _answer(device: str) -> dict[str, Any]:
         "error": None if error is None else str(error).splitlines()[0],
         "hint": getattr(status, "hint", None),
         "instead": instead,
-        "stages": [dataclasses.asdict(one) for one in stages],
+        "stages": stages,
     }
+
+
+def _stages(device: str) -> list[dict[str, Any]]:
+    """How far each backend came that has a kind or class of these names."""
+    kinds = {term.kind for terms in parse(device).sets for term in terms}
+    found = (status for status, manifest in registry.listed() if kinds & _kinds(status, manifest))
+    return [dataclasses.asdict(status) for status in found]
 
 
 def _kinds(status: BackendStatus, manifest: Manifest | None) -> set[str]:
@@ -132,8 +139,7 @@ def _support(device: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -
         rows = _claimed(registry.claimed(kind), op, attrs, dtype)
     best = max(rows, key=lambda row: row["taken"], default=None)
     nobody = f"nobody answers for {kind}: it names no targets and has no claims"
-    kernel = None if backend is None else backend.kernels().get(op.name)
-    operands = {} if kernel is None else {name: sorted(dtypes) for name, dtypes in kernel.operands.items()}
+    operands = {} if backend is None else _operands(backend, op)
     return {
         "op": op.name,
         "takes": best is not None and best["takes"],
@@ -142,6 +148,15 @@ def _support(device: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -
         "operands": [{"name": name, "dtypes": dtypes} for name, dtypes in operands.items()],
         "targets": rows,
     }
+
+
+def _operands(backend: Backend, op: Op) -> dict[str, list[str]]:
+    """Which dtypes its kernel reads, by operand; none where the table can't be had, which `_reason` tells."""
+    try:
+        kernel = backend.kernels().get(op.name)
+        return {} if kernel is None else {name: sorted(dtypes) for name, dtypes in kernel.operands.items()}
+    except (Exception, SystemExit):  # noqa: BLE001 (as in _reason)
+        return {}
 
 
 def _steps(op: Op, attrs: Mapping[str, Any], dtype: str | None) -> Iterator[Step]:
@@ -200,8 +215,11 @@ def _claimed(text: str, op: Op, attrs: Mapping[str, Any], dtype: str | None) -> 
 
 
 def _reason(backend: Backend, target: Target, step: Step) -> Reason | None:
-    found = refusal(step, backend.kernels(), target) or backend.why_not(step, target)
-    return found if found is None or isinstance(found, Reason) else Reason(str(found))
+    try:
+        found = refusal(step, backend.kernels(), target) or backend.why_not(step, target)
+        return found if found is None or isinstance(found, Reason) else Reason(str(found))
+    except (Exception, SystemExit) as e:  # noqa: BLE001 (a plugin may raise anything; what the other targets say is told)
+        return Reason(f"raised {type(e).__name__} when asked: {words_of(e)}")
 
 
 # Telling
