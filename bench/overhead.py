@@ -4,7 +4,7 @@
 
 Prints the best of N rounds of each figure beside its goal: time on the wall for calls and steps, CPU time of the
 process for what is Python alone, which other work on the machine disturbs less. A step is measured at each number of
-threads, in a process of its own; its adds are too small to be shared, so steps in a row are made by one worker alone and
+threads, in a process of its own; its adds are too small to be shared, so one worker makes steps in a row alone, and
 two threads cost no more than one. `pool.py` has the step that both work on.
 """
 
