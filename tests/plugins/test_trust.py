@@ -96,6 +96,21 @@ def test_planted_code_is_not_run_however_python_starts(tmp_path, start):
     assert log_of(tmp_path, "planted") == []
 
 
+def told_by(*words, cwd, path=(), python=sys.executable):
+    """What a program prints. path: folders in front of those that PYTHONPATH has here."""
+    folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    result = subprocess.run(
+        [python, *words],
+        cwd=cwd,
+        env={"PYTHONPATH": os.pathsep.join(folders), "JACKFIELD_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return result.stdout
+
+
 # What the programs below do first. They may not name where they were started: a tool that becomes a service goes away.
 MOVES = "import os; os.chdir('/')"
 MOVES_AND_ADDS = "import os, sys; os.chdir('/'); sys.path.insert(0, {folder!r}); sys.path.insert(2, {folder!r} + 'x')"
@@ -131,17 +146,8 @@ def test_planted_code_is_not_run_when_the_program_has_gone_elsewhere(tmp_path, s
         "link": [str(tools / "link.py")],
         "folder": ["."],
     }
-    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
-    result = subprocess.run(
-        [sys.executable, *words[start]],
-        cwd=here,
-        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     trusted = "['']" if first == MOVES_AND_ADDS else "[]"
-    assert result.stdout.split("\n")[:2] == ["['outside-site'] False", trusted], result.stderr
+    assert told_by(*words[start], cwd=here, path=[tools]).split("\n")[:2] == ["['outside-site'] False", trusted]
     assert log_of(here, "planted") == []
 
 
@@ -169,16 +175,8 @@ def test_planted_code_is_not_run_in_a_spawned_process(tmp_path, start):
     install(here, "planted", good("planted"))
     for folder in (here, tools):
         (folder / f"{folder.name}_program.py").write_text(SPAWNED)
-    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
-    result = subprocess.run(
-        [sys.executable, "-m", "here_program" if start == "-m" else "tools_program"],
-        cwd=here,
-        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.strip() == "['outside-site'] False", result.stderr
+    program = "here_program" if start == "-m" else "tools_program"
+    assert told_by("-m", program, cwd=here, path=[tools]).strip() == "['outside-site'] False"
 
 
 def test_a_tool_in_a_folder_of_a_pth_file_is_trusted_with_all_that_lies_there(tmp_path):
@@ -189,15 +187,8 @@ def test_a_tool_in_a_folder_of_a_pth_file_is_trusted_with_all_that_lies_there(tm
     (tools / "tool").mkdir()
     (tools / "tool" / "__main__.py").write_text(PROGRAM.format(first=MOVES) + "print(jf.Session('planted').devices)\n")
     (environment.site / "tools.pth").write_text(f"{tools}\n")
-    result = subprocess.run(
-        [environment.python, "-m", "tool"],
-        cwd=here,
-        env={"JACKFIELD_CACHE": "off", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.split("\n")[:2] == ["[''] False", "('planted:0',)"], result.stderr
+    told = told_by("-m", "tool", cwd=here, python=environment.python)
+    assert told.split("\n")[:2] == ["[''] False", "('planted:0',)"]
 
 
 def test_a_safe_path_leaves_the_rest_as_it_is(tmp_path):
@@ -206,16 +197,7 @@ def test_a_safe_path_leaves_the_rest_as_it_is(tmp_path):
     install(tools, "acme", good("acme"))
     install(added, "planted", good("planted"))
     (tools / "tool.py").write_text(PROGRAM.format(first=MOVES_AND_ADDS.format(folder=str(added))))
-    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PYTHONPATH", "")]))
-    result = subprocess.run(
-        [sys.executable, "-P", "-m", "tool"],
-        cwd=added,
-        env={"PYTHONPATH": path, "JACKFIELD_CACHE": "off"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.strip() == "[''] False", result.stderr
+    assert told_by("-P", "-m", "tool", cwd=added, path=[tools]).strip() == "[''] False"
 
 
 SHADOWED = """
@@ -237,15 +219,8 @@ def test_a_file_beside_the_program_takes_no_place_of_a_plugin(tmp_path, start):
     (here / "jackfield_acme.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (here / "program.py").write_text(SHADOWED)
     arguments = {"-c": ["-c", SHADOWED], "-m": ["-m", "program"], "script": [str(here / "program.py")]}
-    result = subprocess.run(
-        [sys.executable, *arguments[start]],
-        cwd=tmp_path if start == "script" else here,
-        env={"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "JACKFIELD_CACHE": "off"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.strip() == "shadowed False", result.stderr
+    told = told_by(*arguments[start], cwd=tmp_path if start == "script" else here, path=[site])
+    assert told.strip() == "shadowed False"
     assert log_of(site, "acme") == []
     assert not (tmp_path / "ran").exists()
 
