@@ -48,7 +48,8 @@ REFERENCE: Roofline = {
 def build(folder: Path) -> Path:
     """The program, compiled for this CPU; again where its source is newer or the CPU is another."""
     source, program, mark = BENCH / "roofline.cpp", folder / "roofline", folder / "roofline-built-on.txt"
-    fresh = program.exists() and program.stat().st_mtime >= source.stat().st_mtime
+    newest = max(path.stat().st_mtime for path in (source, BENCH / "together.h"))
+    fresh = program.exists() and program.stat().st_mtime >= newest
     if not fresh or not mark.exists() or mark.read_text().strip() != cpu_mark():
         folder.mkdir(parents=True, exist_ok=True)
         run([tool("c++"), "-std=c++17", "-O2", "-march=native", "-pthread", source, "-o", program], folder)

@@ -5,49 +5,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "products_blocks.h"
 #include "products_floats.h"
+#include "together.h"
 
 using namespace jackfield;
 
 namespace {
-
-double now() {
-    timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
 
 // Median GB/s of five passes; `work(begin, end)` reads those groups.
 template <class Work>
 double rate(int threads, int64_t groups, int64_t nbytes, Work work) {
     std::vector<double> rates;
     for (int pass = 0; pass < 5; pass++) {
-        std::atomic<int> waiting{threads};
-        std::vector<double> taken((size_t)threads);
-        std::vector<std::thread> others;
-        auto one = [&](int i) {
-            waiting--;
-            while (waiting) std::this_thread::yield();
-            const double start = now();
-            work(groups * i / threads, groups * (i + 1) / threads);
-            taken[(size_t)i] = now() - start;
-        };
-        for (int i = 1; i < threads; i++) others.emplace_back(one, i);
-        one(0);
-        for (auto& t : others) t.join();
-        rates.push_back(double(groups * nbytes) / *std::max_element(taken.begin(), taken.end()) / 1e9);
+        const double taken = together(threads, [&](int i) { work(groups * i / threads, groups * (i + 1) / threads); });
+        rates.push_back(double(groups * nbytes) / taken / 1e9);
     }
     std::sort(rates.begin(), rates.end());
     return rates[2];
+}
+
+// The tile of a float type for one row of x; of bf16 the one this CPU takes.
+template <int32_t D>
+FloatTile float_tile() {
+    if constexpr (D != BF16) return find_narrow_tile<Singles<DType(D)>>(1);
+    return __builtin_cpu_supports("avx512bf16") ? find_narrow_tile<PairInstruction>(1)
+                                                : find_narrow_tile<PartedPairs>(1);
 }
 
 template <int32_t D>

@@ -1,4 +1,4 @@
-"""At what rate the CPU's tiles for one row of x read cold packed weights: prefetching alone, without a model.
+"""At what rate the CPU's tiles for one row of x read cold packed weights: memory alone, without a model.
 
     uv run python bench/weight_rates.py [--threads 2] [--megabytes 160]
 

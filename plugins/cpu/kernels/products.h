@@ -101,8 +101,7 @@ private:
 static JF_INLINE bool few_rows(const Product& p) { return p.rows <= 4 * p.segments; }
 
 // Calls f for every piece that this worker gets. Of few rows, half of the pieces are shared out from the start, each
-// worker's side by side, so that what it asks memory for ahead is its own; a worker that is held up leaves others the
-// rest.
+// worker's side by side, so that what it reads is one stream; a worker that is held up leaves others the rest.
 template <class Pieces, class F>
 JF_INLINE void each_piece(Pieces& pieces, const Team& team, F f) {
     const int64_t own = team.count > 1 && few_rows(*pieces.p) ? pieces.all() / (2 * team.count) : 0;
