@@ -66,6 +66,7 @@ struct Form {
     static constexpr int BITS = WAY_ == STAGED ? 7 : BITS_;  // quants are below 2^BITS
     static constexpr int HALVES = HALVES_;                   // factors a unit
     static constexpr int UNITS = int(block_length(D) / 32);  // of a block
+    static constexpr bool ALIKE = false;                     // one unit of a block lies behind the other
     static constexpr Products PRODUCTS = products_of(BITS);
     static constexpr Activation activation{is_super(D), PRODUCTS == WIDE, IS_AFFINE, IS_AFFINE ? 0 : OFFSET_, HALVES};
 };
@@ -101,8 +102,18 @@ JF_INLINE vi unsigned_lanes(const uint8_t* p) {
 #endif
 }
 JF_INLINE vi signed_lanes(const uint8_t* p) {
-    const vi wide = unsigned_lanes(p);
-    return (wide ^ 128) - 128;
+#if defined(__AVX512F__)
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#elif defined(__ARM_NEON)
+    uint32_t four;
+    memcpy(&four, p, 4);
+    return vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four))));
+#else
+    const int8_t* const q = (const int8_t*)p;
+    return vi{q[0], q[1], q[2], q[3]};
+#endif
 }
 JF_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 JF_INLINE vf halves_at(const uint8_t* s, int row) { return load<F16>((const char*)s + 2 * row); }

@@ -68,17 +68,20 @@ struct Format<Q5_K> : Form<Q5_K, 5, AFFINE>, SixBitScales {
 
 template <>
 struct Format<Q6_K> : Form<Q6_K, 6, 5, 2> {
+    static constexpr bool ALIKE = true;  // its units: two scales of 16 columns, six words
+
+    JF_INLINE static const uint8_t* unit(const uint8_t* q, int u) { return q + u * 26 * GROUP; }
     JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        const uint8_t* const words = unit(q, u) + 2 * GROUP;
         for (int j = 0; j < 8; j++) {
-            const vi low = word(q, 6 * u + j % 4, row) >> j / 4 * 4,
-                     high = word(q, 6 * u + 4 + j % 2, row) >> j / 2 * 2;
+            const vi low = word(words, j % 4, row) >> j / 4 * 4, high = word(words, 4 + j % 2, row) >> j / 2 * 2;
             w[j] = (low & every_byte(15)) | ((high << 4) & every_byte(48));
         }
     }
-    JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int u, int row, vf* factor, vf*) {
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf*) {
         const vf d = halves_at(s, row);
         for (int half = 0; half < 2; half++)
-            factor[half] = d * to_float(signed_lanes(s + 32 + 32 * u + 16 * half + row));
+            factor[half] = d * to_float(signed_lanes(unit(q, u) + GROUP * half + row));
     }
 };
 

@@ -128,18 +128,19 @@ JF_INLINE void turn_scales(uint8_t* lanes) {
 // two bits of all four. Turned: unit by unit, 16 bytes with the lower bits of elements 0..15 and, above those, of
 // 16..31; and 8 bytes with the upper bits of elements 0..7, 8..15, ... So a product reads each line once and in order.
 JF_INLINE void turn_sixes(uint8_t* lanes) {
-    constexpr int WORD = 4 * GROUP;  // bytes of one word of sixteen rows
+    constexpr int WORD = 4 * GROUP, CODES = 2 * GROUP, UNIT = CODES + 6 * WORD;  // bytes of sixteen rows
     uint8_t plain[48 * WORD];
-    memcpy(plain, lanes, sizeof plain);
-    for (int u = 0; u < 8; u++, lanes += 6 * WORD) {
+    for (int u = 0; u < 8; u++) memcpy(plain + 6 * WORD * u, lanes + UNIT * u + CODES, 6 * WORD);
+    for (int u = 0; u < 8; u++, lanes += UNIT) {
         const uint8_t *lower = plain + WORD * (u / 4 * 16 + u % 2 * 8), *upper = plain + WORD * (32 + u / 4 * 8);
         const int nibble = (u & 2) * 2, pair = u % 4 * 2;
         for (int at = 0; at < WORD; at += 16) {
             auto low = [&](int j) { return load<Words>(lower + WORD * j + at) >> nibble & 0x0f0f0f0f; };
             auto high = [&](int j) { return load<Words>(upper + WORD * j + at) >> pair & 0x03030303; };
-            for (int j = 0; j < 4; j++) store(lanes + WORD * j + at, low(j) | low(j + 4) << 4);
+            uint8_t* const to = lanes + CODES + at;
+            for (int j = 0; j < 4; j++) store(to + WORD * j, low(j) | low(j + 4) << 4);
             for (int j = 0; j < 2; j++)
-                store(lanes + WORD * (4 + j) + at, high(j) | high(j + 2) << 2 | high(j + 4) << 4 | high(j + 6) << 6);
+                store(to + WORD * (4 + j), high(j) | high(j + 2) << 2 | high(j + 4) << 4 | high(j + 6) << 6);
         }
     }
 }

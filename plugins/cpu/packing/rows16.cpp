@@ -38,7 +38,7 @@ JF_INLINE Halves bad_lanes(Rows blocks, const uint8_t* scales, const uint8_t* qu
         for (int64_t i = 0; i < 4 * GROUP; i += 16) bad |= (Halves)(load<Bytes>(quants + i) > LARGEST_E4M3);
     if constexpr (D == IQ1_M)
         for (int64_t r = 0; r < GROUP; r++) bad[0] |= is_bad<D>(blocks[r]);
-#pragma GCC unroll 5
+#pragma GCC unroll 17
     for (int f = 0; f < fields.count; f++)
         if (fields.field[f].chunk == 2)
             for (int64_t i = 0; i < 2 * GROUP; i += 16)
@@ -59,15 +59,16 @@ template <int32_t D>
 JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     constexpr Fields fields = fields_of(D);
     constexpr uint8_t flip = D == Q8_0 ? 0x80 : 0;  // 0..255 with 128 for zero: the unsigned side of the product
-#pragma GCC unroll 5
+#pragma GCC unroll 17
     for (int f = 0; f < fields.count; f++) {
         const Field field = fields.field[f];
-        if (field.quant)
-            across<uint32_t>(blocks, field.plain, field.length, quants + field.to, flip);
+        uint8_t* const to = (field.quant ? quants : scales) + field.to;
+        if (field.chunk == 4)
+            across<uint32_t>(blocks, field.plain, field.length, to, flip);
         else if (field.chunk == 2)
-            across<uint16_t>(blocks, field.plain, field.length, scales + field.to);
+            across<uint16_t>(blocks, field.plain, field.length, to);
         else
-            across<uint8_t>(blocks, field.plain, field.length, scales + field.to);
+            across<uint8_t>(blocks, field.plain, field.length, to);
     }
     if constexpr (D == Q5_0 || D == Q5_1) each_word(quants, 1, bits_turned);
     if constexpr (D == Q1_0) each_word(quants, 4, bits_turned);
@@ -170,7 +171,7 @@ JF_INLINE void turn_back(uint8_t* block) {
 template <int32_t D>
 JF_INLINE void gather(const uint8_t* scales, const uint8_t* quants, int64_t r, uint8_t* block) {
     constexpr Fields fields = fields_of(D);
-#pragma GCC unroll 5
+#pragma GCC unroll 17
     for (int f = 0; f < fields.count; f++) {
         const Field field = fields.field[f];
         const uint8_t* lane = (field.quant ? quants : scales) + field.to + r * field.chunk;
