@@ -39,7 +39,11 @@ LAYOUT = {
     "q5_0": [(0, 2, 2), (2, 20, QUARTER)],
     "q5_1": [(0, 2, 2), (2, 2, 2), (4, 20, QUARTER)],
     "q8_0": [(0, 2, 2), (2, 32, QUARTER)],
-    "q4_K": [(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 128, QUARTER)],
+    "q4_K": [
+        (0, 2, 2),
+        (2, 2, 2),
+        *(f for p in range(4) for f in ((4 + 2 * p, 2, 1), (12 + p, 1, 1), (16 + 32 * p, 32, QUARTER))),
+    ],
     "q5_K": [(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 160, QUARTER)],
     "q6_K": [(208, 2, 2), *(part for u in range(8) for part in ((192 + 2 * u, 2, 1), (24 * u, 24, QUARTER)))],
     "mxfp4": [(0, 1, 1), (1, 16, QUARTER)],
@@ -54,12 +58,12 @@ PACKED = sorted(
 
 
 def turned_scales(raw):
-    """Twelve bytes of six-bit scales and minima: lower halves of pairs, then the upper two bits of four at a time."""
+    """Twelve bytes of six-bit scales and minima: lower halves of eight pairs, then the upper two bits of four at a time."""
     low, high = raw[:, 0:4].astype(int), raw[:, 4:8].astype(int)
     last = raw[:, 8:12].astype(int)
     scale = np.concatenate([low & 63, (last & 15) | low >> 6 << 4], 1)
     least = np.concatenate([high & 63, last >> 4 | high >> 6 << 4], 1)
-    upper = [scale[:, :4] >> 4, least[:, :4] >> 4, scale[:, 4:] >> 4, least[:, 4:] >> 4]
+    upper = [scale[:, ::2] >> 4, least[:, ::2] >> 4, scale[:, 1::2] >> 4, least[:, 1::2] >> 4]
     fourth = sum(part << 2 * i for i, part in enumerate(upper))
     return np.concatenate([(scale & 15) | (least & 15) << 4, fourth], 1).astype(np.uint8)
 

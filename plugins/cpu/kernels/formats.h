@@ -66,7 +66,7 @@ struct Form {
     static constexpr int BITS = WAY_ == STAGED ? 7 : BITS_;  // quants are below 2^BITS
     static constexpr int HALVES = HALVES_;                   // factors a unit
     static constexpr int UNITS = int(block_length(D) / 32);  // of a block
-    static constexpr bool ALIKE = false;                     // one unit of a block lies behind the other
+    static constexpr int ALIKE = UNITS;                      // so many lie together, behind others of the same form
     static constexpr Products PRODUCTS = products_of(BITS);
     static constexpr Activation activation{is_super(D), PRODUCTS == WIDE, IS_AFFINE, IS_AFFINE ? 0 : OFFSET_, HALVES};
 };

@@ -42,33 +42,44 @@ struct Format<Q3_K> : Form<Q3_K, 3, 2, 2> {
     }
 };
 
-struct SixBitScales {
+// Of unit u: lower four bits of scale and minimum, and the upper two of both of this and of its neighbour.
+JF_INLINE void six_bit_scales(const uint8_t* s, const uint8_t* lower, const uint8_t* upper, int u, int row, vf* factor,
+                              vf* least) {
+    const vi low = unsigned_lanes(lower + row), high = unsigned_lanes(upper + row) >> 4 * (u & 1);
+    factor[0] = halves_at(s, row) * to_float((low & 15) | (high & 3) << 4);
+    least[0] = halves_at(s + 32, row) * to_float(vi{} - (low >> 4 | (high & 12) << 2));
+}
+
+template <>
+struct Format<Q4_K> : Form<Q4_K, 4, AFFINE> {
+    static constexpr int ALIKE = 2;  // three bytes of coded scales and eight words for two units
+
+    JF_INLINE static const uint8_t* pair(const uint8_t* q, int u) { return q + u / 2 * 35 * GROUP; }
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) w[j] = (word(pair(q, u) + 3 * GROUP, j, row) >> 4 * (u & 1)) & every_byte(15);
+    }
+    JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf* least) {
+        const uint8_t* const codes = pair(q, u);
+        six_bit_scales(s, codes + GROUP * (u & 1), codes + 2 * GROUP, u, row, factor, least);
+    }
+};
+
+template <>
+struct Format<Q5_K> : Form<Q5_K, 5, AFFINE> {
+    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
+        for (int j = 0; j < 8; j++) {
+            const vi four = (word(q + 8 * 64, u / 2 * 8 + j, row) >> 4 * (u & 1)) & every_byte(15);
+            w[j] = four | (((word(q, j, row) >> u) << 4) & every_byte(16));
+        }
+    }
     JF_INLINE static void factors(const uint8_t* s, const uint8_t*, int u, int row, vf* factor, vf* least) {
-        const vi low = unsigned_lanes(s + 64 + 16 * u + row);
-        const vi high = unsigned_lanes(s + 64 + 128 + 16 * (u % 4) + row) >> 4 * (u / 4);
-        factor[0] = halves_at(s, row) * to_float((low & 15) | (high & 3) << 4);
-        least[0] = halves_at(s + 32, row) * to_float(vi{} - (low >> 4 | (high & 12) << 2));
-    }
-};
-
-template <>
-struct Format<Q4_K> : Form<Q4_K, 4, AFFINE>, SixBitScales {
-    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
-        for (int j = 0; j < 8; j++) w[j] = (word(q, u / 2 * 8 + j, row) >> 4 * (u & 1)) & every_byte(15);
-    }
-};
-
-template <>
-struct Format<Q5_K> : Form<Q5_K, 5, AFFINE>, SixBitScales {
-    JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
-        Format<Q4_K>::quants(q + 8 * 64, u, row, w);
-        for (int j = 0; j < 8; j++) w[j] |= ((word(q, j, row) >> u) << 4) & every_byte(16);
+        six_bit_scales(s, s + 64 + GROUP * u, s + 64 + 128 + GROUP * (u / 2), u, row, factor, least);
     }
 };
 
 template <>
 struct Format<Q6_K> : Form<Q6_K, 6, 5, 2> {
-    static constexpr bool ALIKE = true;  // its units: two scales of 16 columns, six words
+    static constexpr int ALIKE = 1;  // two scales of 16 columns and six words for each unit
 
     JF_INLINE static const uint8_t* unit(const uint8_t* q, int u) { return q + u * 26 * GROUP; }
     JF_INLINE static void quants(const uint8_t* q, int u, int row, vi* w) {
@@ -80,8 +91,7 @@ struct Format<Q6_K> : Form<Q6_K, 6, 5, 2> {
     }
     JF_INLINE static void factors(const uint8_t* s, const uint8_t* q, int u, int row, vf* factor, vf*) {
         const vf d = halves_at(s, row);
-        for (int half = 0; half < 2; half++)
-            factor[half] = d * to_float(signed_lanes(unit(q, u) + GROUP * half + row));
+        for (int half = 0; half < 2; half++) factor[half] = d * to_float(signed_lanes(unit(q, u) + GROUP * half + row));
     }
 };
 

@@ -8,7 +8,7 @@
 // eats, and a product reads one stream, line by line: the hardware sees it coming and brings it faster than prefetches
 // in software did. All bytes of the plain blocks are there once; some are turned round so that lanes need no shuffle
 // (see `turn` in packing/rows16.cpp).
-// Of q6_K both are there unit by unit: the scales of 32 columns, then their quants (see `sixes`).
+// Of q4_K and q6_K both are there by units of 32 columns: coded scales, then the quants they belong to.
 // A float matrix keeps its elements: column 0 of sixteen rows, column 1, ...; of bf16 a pair of columns lies together,
 // (k, k + 1) of row 0, of row 1, ..., as instructions with two products a lane want it. A last column without a partner
 // has zeros.
@@ -55,10 +55,19 @@ constexpr Fields in_order(const Field (&list)[N]) {
     return fields;
 }
 
-// A product that read the sixteen coded scales of a block from its head, 32 bytes for each 32 columns, was a fifth
-// slower: what lies on the way of the stream comes with it.
+// A product that read coded scales at the head of a block while quants went on elsewhere was up to a fifth slower: what
+// lies on the way of the stream comes with it. Two units of q4_K are the nibbles of the same bytes.
+constexpr Fields fours() {
+    Field list[14] = {half_at(0), half_at(2)};
+    for (int pair = 0; pair < 4; pair++) {
+        list[2 + 3 * pair] = codes_in(4 + 2 * pair, 2);
+        list[3 + 3 * pair] = codes_in(12 + pair, 1);
+        list[4 + 3 * pair] = words_in(16 + 32 * pair, 32);
+    }
+    return in_order(list);
+}
 constexpr Fields sixes() {
-    Field list[MOST_FIELDS] = {half_at(208)};
+    Field list[17] = {half_at(208)};
     for (int u = 0; u < 8; u++) {
         list[1 + 2 * u] = codes_in(192 + 2 * u, 2);
         list[2 + 2 * u] = words_in(24 * u, 24);
@@ -86,7 +95,7 @@ constexpr Fields fields_of(int32_t dtype) {
         case Q3_K:
             return in_order({half_at(108), words_in(0, 108)});
         case Q4_K:
-            return in_order({half_at(0), half_at(2), bytes_in(4, 12), words_in(16, 128)});
+            return fours();
         case Q5_K:
             return in_order({half_at(0), half_at(2), bytes_in(4, 12), words_in(16, 160)});
         case Q6_K:

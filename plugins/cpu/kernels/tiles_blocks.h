@@ -105,10 +105,9 @@ constexpr int32_t staged_form(int halves, bool affine) { return DTYPES + 2 * (ha
 
 template <int HALVES_, bool AFFINE_>
 struct StagedFormat : Bytes {
-    static constexpr bool ALIKE = false;
     static constexpr Way WAY = STAGED;
     static constexpr bool IS_AFFINE = AFFINE_;
-    static constexpr int BITS = 7, HALVES = HALVES_, UNITS = 1;
+    static constexpr int BITS = 7, HALVES = HALVES_, UNITS = 1, ALIKE = 1;
     static constexpr Products PRODUCTS = products_of(BITS);
     static constexpr Activation activation{false, PRODUCTS == WIDE, IS_AFFINE, 0, HALVES};  // as the tiles see it
     static constexpr Fields fields{0, int(staged_scales(activation)), int(STAGED_QUANTS), {}};
@@ -195,8 +194,8 @@ JF_INLINE void add_unit(const uint8_t* block, int u, const char* panel, vf (*acc
     }
 }
 
-// Unrolled, shifts are constants and neighbours share loads: half the time for one row. Units that are alike gain
-// nothing by it, and their loads in a loop are ones that the hardware sees coming: q6_K was read 8 % faster. Narrow vectors, whose code is
+// Unrolled, shifts are constants and neighbours share loads: half the time for one row. Only units that lie together,
+// for loads in a loop are ones that the hardware sees coming: q6_K was read 8 % faster. Narrow vectors, whose code is
 // many times longer, go without, but for one row with NEON.
 #if defined(__ARM_NEON)
 constexpr int UNROLLED_ROWS = 1;
@@ -204,7 +203,7 @@ constexpr int UNROLLED_ROWS = 1;
 constexpr int UNROLLED_ROWS = W > 4 ? 4 : 0;
 #endif
 template <int32_t D, int WIDTH>
-constexpr bool UNROLLED = WIDTH <= UNROLLED_ROWS && Format<D>::UNITS > 1 && !Format<D>::ALIKE;
+constexpr bool UNROLLED = WIDTH <= UNROLLED_ROWS && Format<D>::ALIKE > 1;
 
 // out[m][r] += row r of the group times row m of the panel, over all blocks.
 template <int32_t D, int WIDTH>
@@ -220,8 +219,9 @@ void tile(const uint8_t* block, const char* panel, int64_t blocks, float* out) {
     for (int64_t b = 0; b < blocks; b++) {
         auto unit = [&](int u) __attribute__((always_inline)) { add_unit<D, WIDTH>(block, u, panel + u * step, acc); };
         if constexpr (UNROLLED<D, WIDTH>) {
+            for (int first = 0; first < T::UNITS; first += T::ALIKE)
 #pragma GCC unroll 8
-            for (int u = 0; u < T::UNITS; u++) unit(u);
+                for (int u = 0; u < T::ALIKE; u++) unit(first + u);
         } else {
             for (int u = 0; u < T::UNITS; u++) unit(u);
         }

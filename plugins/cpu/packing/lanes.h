@@ -111,15 +111,20 @@ JF_INLINE void each_word(uint8_t* lanes, int words, F turned) {
 
 // The twelve bytes of scales S and minima M of 6 bits. Plain: bytes 0..3 are S[0..3] | S[4..7] >> 4 << 6, bytes 4..7
 // the same of M, bytes 8..11 the lower four bits of S[4..7] and of M[4..7]. Turned: bytes 0..7 are
-// S & 15 | (M & 15) << 4 of sub-blocks 0..7; byte 8 + s is S[s] >> 4 | M[s] >> 4 << 2 | S[s+4] >> 4 << 4 | M[s+4] >> 4
-// << 6.
-JF_INLINE void turn_scales(uint8_t* lanes) {
+// S & 15 | (M & 15) << 4 of sub-blocks 0..7; byte 8 + p has what is above of the pair 2p and 2p + 1:
+// S[2p] >> 4 | M[2p] >> 4 << 2 | S[2p+1] >> 4 << 4 | M[2p+1] >> 4 << 6. at(i): the lanes of byte i.
+template <class At>
+JF_INLINE void turn_scales(At at) {
+    Bytes a[4], b[4], c[4];
+    for (int s = 0; s < 4; s++) a[s] = load<Bytes>(at(s)), b[s] = load<Bytes>(at(4 + s)), c[s] = load<Bytes>(at(8 + s));
     for (int s = 0; s < 4; s++) {
-        uint8_t *first = lanes + s * GROUP, *second = first + 4 * GROUP, *third = second + 4 * GROUP;
-        const Bytes a = load<Bytes>(first), b = load<Bytes>(second), c = load<Bytes>(third);
-        store(first, (a & 15) | b << 4);
-        store(second, c);
-        store(third, (a >> 4 & 0x03) | (b >> 2 & 0x0c) | (a >> 2 & 0x30) | (b & 0xc0));
+        store(at(s), (a[s] & 15) | b[s] << 4);
+        store(at(4 + s), c[s]);
+    }
+    for (int p = 0; p < 2; p++) {
+        const Bytes s = a[2 * p], m = b[2 * p], s1 = a[2 * p + 1], m1 = b[2 * p + 1];
+        store(at(8 + p), (s >> 4 & 0x03) | (m >> 2 & 0x0c) | (s1 & 0x30) | (m1 << 2 & 0xc0));
+        store(at(10 + p), s >> 6 | (m >> 4 & 0x0c) | (s1 >> 2 & 0x30) | (m1 & 0xc0));
     }
 }
 

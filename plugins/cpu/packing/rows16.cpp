@@ -73,7 +73,11 @@ JF_INLINE void lay(Rows blocks, uint8_t* scales, uint8_t* quants) {
     if constexpr (D == Q5_0 || D == Q5_1) each_word(quants, 1, bits_turned);
     if constexpr (D == Q1_0) each_word(quants, 4, bits_turned);
     if constexpr (D == Q2_0) each_word(quants, 4, pairs_turned);
-    if constexpr (D == Q4_K || D == Q5_K) turn_scales(scales + fields.field[2].to);
+    if constexpr (D == Q5_K) turn_scales([=](int i) { return scales + fields.field[2].to + GROUP * i; });
+    if constexpr (D == Q4_K)
+        turn_scales([=](int i) {
+            return quants + (i < 8 ? fields.field[2 + i / 2 * 3].to + i % 2 * GROUP : fields.field[3 + (i - 8) * 3].to);
+        });
     if constexpr (D == Q6_K) turn_sixes(quants);
 }
 
@@ -131,11 +135,16 @@ inline void turn_pairs_back(uint8_t* p) {
 }
 
 inline void turn_scales_back(uint8_t* p) {
-    uint8_t t[12];
-    for (int s = 0; s < 4; s++) {
-        t[s] = uint8_t((p[s] & 15) | (p[8 + s] & 0x03) << 4 | (p[8 + s] & 0x30) << 2);
-        t[4 + s] = uint8_t(p[s] >> 4 | (p[8 + s] & 0x0c) << 2 | (p[8 + s] & 0xc0));
-        t[8 + s] = p[4 + s];
+    uint8_t s[8], m[8], t[12];
+    for (int i = 0; i < 8; i++) {
+        const int upper = p[8 + i / 2] >> i % 2 * 4;
+        s[i] = uint8_t((p[i] & 15) | (upper & 3) << 4);
+        m[i] = uint8_t(p[i] >> 4 | (upper & 12) << 2);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = uint8_t(s[i] | s[4 + i] >> 4 << 6);
+        t[4 + i] = uint8_t(m[i] | m[4 + i] >> 4 << 6);
+        t[8 + i] = uint8_t((s[4 + i] & 15) | m[4 + i] << 4);
     }
     memcpy(p, t, 12);
 }
