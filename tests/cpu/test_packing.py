@@ -58,7 +58,7 @@ PACKED = sorted(
 
 
 def turned_scales(raw):
-    """Twelve bytes of six-bit scales and minima: lower halves of eight pairs, then the upper two bits of four at a time."""
+    """Twelve bytes of six-bit scales and minima: lower halves of eight pairs, then upper two bits, four at a time."""
     low, high = raw[:, 0:4].astype(int), raw[:, 4:8].astype(int)
     last = raw[:, 8:12].astype(int)
     scale = np.concatenate([low & 63, (last & 15) | low >> 6 << 4], 1)
