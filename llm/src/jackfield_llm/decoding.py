@@ -45,6 +45,27 @@ def _cut(left: int, sizes: Sequence[int]) -> tuple[int, list[int]]:
     return best
 
 
+class Feeds:
+    """What a plan of so many rows reads beside its states: rows that are not used come first, and write nowhere.
+
+    The arrays are the same ones for every call; a plan has taken their bytes when it returns.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._tokens, self._positions, self._slots = np.zeros((3, rows), np.int32)
+        self._length = np.zeros(1, np.int32)
+
+    def filled(self, ids: Sequence[int], past: int) -> dict[str, NDArray[Any]]:
+        """Of these tokens behind `past` others, by input."""
+        pad = len(self._tokens) - len(ids)
+        if pad:
+            self._tokens[:pad], self._positions[:pad], self._slots[:pad] = 0, 0, -1
+        columns = range(past, past + len(ids))
+        self._tokens[pad:], self._positions[pad:], self._slots[pad:] = ids, columns, columns
+        self._length[0] = columns.stop
+        return {"tokens": self._tokens, "positions": self._positions, "slots": self._slots, "kv_len": self._length}
+
+
 class Decoder:
     """A decoder's plans in one Session, and the text that its cache holds.
 
@@ -62,6 +83,7 @@ class Decoder:
         self._kind = graphs.config.recurrent
         self.checkpoints = Checkpoints(slot_count(graphs.rollback)) if self._kind else None
         self._torn = False
+        self._feeds: dict[int, Feeds] = {}  # by row count
 
     # ---- plans
 
@@ -94,6 +116,11 @@ class Decoder:
     def cached(self) -> tuple[int, ...]:
         """The tokens in the cache, also those that a state makes evaluate again."""
         return () if self._torn else (*self.ids, *self._again)
+
+    @property
+    def length(self) -> int:
+        """How many `cached` are, unless a call has ended early."""
+        return len(self.ids) + len(self._again)
 
     def rewind(self, keep: int) -> None:
         """The cache holds the first `keep` tokens. Recurrent states go back to a checkpoint, from which on the tokens
@@ -139,7 +166,10 @@ class Decoder:
         """Logits after the last of these, f32 [vocabulary]. Raises ModelError where there are none."""
         if not ids:
             raise ModelError("no tokens to evaluate: the prompt is empty")
-        *_, last = self.evaluate([*self._again, *ids], "last")
+        if len(ids) == 1 and not self._again:  # straight on: between two tokens nothing is in the caches any more
+            last = self._run(self.plans.get((1, "last")) or self.plan(1, "last"), 1, ids)
+        else:
+            *_, last = self.evaluate([*self._again, *ids], "last")
         row: Rows = last[0]
         return row
 
@@ -159,12 +189,10 @@ class Decoder:
             at += len(part)
 
     def _run(self, plan: jf.Plan, rows: int, ids: list[int]) -> Rows:
-        past, pad = len(self.ids), rows - len(ids)
-        columns = np.arange(past, past + len(ids), dtype=np.int32)
-        tokens, positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
-        tokens[pad:], positions[pad:], slots[pad:] = ids, columns, columns
-        kv_len = np.array([past + len(ids)], np.int32)
-        feeds: dict[str, NDArray[Any]] = {"tokens": tokens, "positions": positions, "slots": slots, "kv_len": kv_len}
+        past = len(self.ids)
+        if rows not in self._feeds:
+            self._feeds[rows] = Feeds(rows)
+        feeds = self._feeds[rows].filled(ids, past)
         targets = self._recurrent_feeds(feeds, rows, len(ids))
         if targets:
             feeds = {name: feeds[name] for name in plan.inputs}

@@ -265,7 +265,8 @@ class Model:
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens to the cache; logits after the last one, f32 [vocabulary]."""
         with self._alone():
-            return self._writer().append(self._known(ids, past=len(self.cached)))
+            writer = self._writer()
+            return writer.append(self._checked(ids, past=writer.length))
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """Append one token to the cache; logits after it, f32 [vocabulary]."""
