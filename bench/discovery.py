@@ -1,9 +1,11 @@
 """What the first look at installed backends costs in an environment of many distributions, and the next one's.
 
-    uv run python bench/discovery.py [--distributions 400] [--backends 3] [--runs 5]
+    uv run python bench/discovery.py [--distributions 400] [--backends 3] [--runs 9] [--json FILE]
 
-Each run is a process of its own that imports jackfield and asks for `jf.status()`; told is the median time of that
-call. "first": nothing is kept; "next": what the first one found is kept.
+Each run is a process of its own that imports jackfield and asks for `jf.status()`; told are medians. "first": nothing
+is kept; "next": what the first one found is. "look": with the modules of the core loaded that the call needs; "call":
+with loading them, from bytecode. "import": files of those distributions that `import jackfield` opens. Exits 1 where a
+goal is missed.
 """
 
 from __future__ import annotations
@@ -14,19 +16,30 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from aims import Aim, counted
+from aims import MS, Aim, counted
+from machine import origin
 
 FIRST_S, NEXT_S = 0.1, 0.01
+FILES = ("files", 1.0)
 CODE = """
 import sys, time
-sys.path.append(sys.argv[1])
+place, opened = sys.argv[1], []
+sys.path.append(place)
+sys.addaudithook(lambda event, words: opened.append(words[0]) if event == "open" else None)
 import jackfield as jf
+touched = sum(str(path).startswith(place) for path in opened)
 start = time.perf_counter()
+jf.status
+loaded = time.perf_counter()
 found = jf.status()
-print(time.perf_counter() - start, len(found))
+done = time.perf_counter()
+print(done - loaded, done - start, len(found), touched)
 """
 
 
@@ -49,32 +62,68 @@ def fill(folder: Path, distributions: int, backends: int) -> None:
         info.joinpath("backend.json").write_text(json.dumps(document))
 
 
-def seconds(folder: Path, cache: str) -> float:
-    environment = os.environ | {"JACKFIELD_CACHE": cache}
+@dataclass(frozen=True)
+class Look:
+    """look, call: seconds. found: backends. touched: files of the folder that the import opened."""
+
+    look: float
+    call: float
+    found: int
+    touched: int
+
+
+def looked(folder: Path, cache: Path, bytecode: Path) -> Look:
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = plain | {"JACKFIELD_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(bytecode)}
     words = [sys.executable, "-c", CODE, str(folder)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[0])
+    look, call, found, touched = done.stdout.split()
+    return Look(float(look), float(call), int(found), int(touched))
+
+
+def measured(distributions: int, backends: int, runs: int) -> dict[str, dict[str, Any]]:
+    """Each figure with its samples, goal and verdict. Raises: RuntimeError when a look misses a backend."""
+    with tempfile.TemporaryDirectory() as name:
+        site, cache, bytecode = (Path(name) / part for part in ("site", "cache", "bytecode"))
+        site.mkdir()
+        fill(site, distributions, backends)
+        looked(site, cache / "bytecode", bytecode)  # writes the bytecode, which an installer does for a wheel
+        first = [looked(site, cache / str(run), bytecode) for run in range(runs)]
+        after = [looked(site, cache / "0", bytecode) for _ in range(runs)]
+    counts = {one.found for one in (*first, *after)}
+    if len(counts) != 1 or min(counts) < backends:
+        raise RuntimeError(f"the looks found {sorted(counts)} backends, of {backends} that are new")
+    return {
+        "first look": judged(FIRST_S, MS, [one.look for one in first]),
+        "next look": judged(NEXT_S, MS, [one.look for one in after]),
+        "first call": judged(FIRST_S, MS, [one.call for one in first]),
+        "next call": judged(NEXT_S, MS, [one.call for one in after]),
+        "import": judged(0, FILES, [max(one.touched for one in (*first, *after))]),
+    }
+
+
+def judged(goal: float, unit: tuple[str, float], samples: Sequence[float]) -> dict[str, Any]:
+    return {**Aim(goal, goal, unit, most=True).judged(median(samples)), "samples": list(samples)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distributions", type=int, default=400)
     parser.add_argument("--backends", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        site, cache = Path(name) / "site", Path(name) / "cache"
-        site.mkdir()
-        fill(site, chosen.distributions, chosen.backends)
-        first = [seconds(site, str(cache / str(run))) for run in range(chosen.runs)]
-        after = [seconds(site, str(cache / "0")) for _ in range(chosen.runs)]
-    verdicts = []
-    for what, times, goal in (("first", first, FIRST_S), ("next", after, NEXT_S)):
-        aim = Aim(goal, goal, ("ms", 1e-3), most=True).judged(median(times))
-        verdicts.append(aim["verdict"])
-        print(f"{what:<6} {1e3 * median(times):6.1f} ms   {aim['verdict']}")
-    print(counted(verdicts))
-    return 0
+    found = measured(chosen.distributions, chosen.backends, chosen.runs)
+    for name, figure in found.items():
+        unit, factor = MS if figure["unit"] == MS[0] else FILES
+        print(f"{name:<10} {figure['figure'] / factor:6.1f} {unit:<5}   {figure['verdict']}")
+    goals = counted([figure["verdict"] for figure in found.values()])
+    print(goals)
+    if chosen.json:
+        sizes = {"distributions": chosen.distributions, "backends": chosen.backends}
+        document = {"machine": origin(), **sizes, "goals": goals, "figures": found}
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if goals["missed"] else 0
 
 
 if __name__ == "__main__":

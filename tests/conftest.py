@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import tempfile
 from collections import defaultdict
+from pathlib import Path
 
 import presence
 import pytest
@@ -12,6 +15,23 @@ import thorough
 from hypothesis import HealthCheck, settings
 
 os.environ.pop("PYTEST_ADDOPTS", None)  # how this run is made is no business of those that tests start
+
+
+def _own_cache():
+    """A folder for what is known of backends, for this run and all it starts; fetched models stay where they are."""
+    import platformdirs
+
+    if os.environ.get("JACKFIELD_CACHE"):
+        return  # chosen by who runs the tests
+    models = platformdirs.user_cache_path("jackfield") / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.TemporaryDirectory(prefix="jackfield-tests-")
+    atexit.register(folder.cleanup)
+    (Path(folder.name) / "models").symlink_to(models)
+    os.environ["JACKFIELD_CACHE"] = folder.name
+
+
+_own_cache()  # before any module of the tests is imported
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("random", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

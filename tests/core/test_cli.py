@@ -166,6 +166,37 @@ def test_explain(graph):
     assert "sim:0" in text
 
 
+def test_explain_with_pins_and_a_limit_of_copies(graph):
+    where = ("explain", graph, "--device", "sim+reference")
+    pinned = (*where, "--pin", "softmax.0=reference:0", "--pin", "linear.*=sim")
+    document, code = parsed(*pinned, "--max-copies", "1")
+    assert code == 0
+    assert {n["op"]: (n["device"], n["pinned"]) for n in document["nodes"]} == {
+        "linear": ("sim:0", "linear.*"),
+        "softmax": ("reference:0", "softmax.0"),
+    }
+    assert [(p["pin"], p["device"]) for p in document["pins"]] == [("softmax.0", "reference:0"), ("linear.*", "sim:0")]
+    assert (document["summary"]["copies"], document["max_copies"]) == (1, 1)
+    assert parsed(*where)[0]["max_copies"] is None
+    assert "pinned by 'softmax.0'" in run(*pinned).stdout
+    refused = run(*pinned, "--max-copies", "0")
+    assert refused.exit_code == 1
+    assert "max_copies is 0" in refused.stderr
+
+
+def test_explain_says_what_is_wrong_with_a_pin(graph):
+    for text in ("softmax.0", "=sim", "softmax.0="):
+        result = run("explain", graph, "-d", "sim", "--pin", text)
+        assert result.exit_code == 2
+        assert "--pin" in result.stderr
+        assert "must be PATTERN=DEVICE" in result.stderr
+    assert run("explain", graph, "-d", "sim", "--max-copies", "-1").exit_code == 2
+    for text in ("softmax.0=reference", "(=sim"):  # a device that the selection has not, and no regular expression
+        result = run("explain", graph, "-d", "sim", "--policy", "strict", "--pin", text)
+        assert result.exit_code in (1, 2)
+        assert "Traceback" not in result.stderr
+
+
 def test_explain_of_no_graph(tmp_path):
     assert run("explain", str(tmp_path / "gone.npz")).exit_code == 2
     broken = tmp_path / "broken.npz"

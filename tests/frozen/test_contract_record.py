@@ -131,7 +131,8 @@ def test_freezing_again_is_refused_where_something_broke(tmp_path, renamed_core)
     for name in ("freeze.py", "contract_record.py", "abc.json"):
         shutil.copy(HERE / name, tmp_path)
     run = [sys.executable, tmp_path / "freeze.py", "abc"]
-    done = subprocess.run(run, env={"PYTHONPATH": str(renamed_core)}, capture_output=True, text=True, check=False)
+    env = {"PYTHONPATH": str(renamed_core), "JACKFIELD_CACHE": "off"}
+    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Step.attrs is gone" in done.stderr
     assert "raise API" in done.stderr

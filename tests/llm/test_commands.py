@@ -272,6 +272,43 @@ def test_a_reader_that_goes_away(chat_path):
     process.stderr.close()
 
 
+NOISY = """
+import ctypes, os
+import jackfield_llm.commands, jackfield_llm.comparison, jackfield_llm.embed_command, jackfield_llm.eval_command
+
+def noisy(load):
+    def loads(*words, **named):
+        os.write(1, b"a driver's first line\\n")
+        ctypes.CDLL(None).puts(b"one that C keeps until the process ends")
+        print("and Python's")
+        return load(*words, **named)
+
+    return loads
+
+for module in (jackfield_llm.commands, jackfield_llm.embed_command, jackfield_llm.eval_command):
+    module.load = noisy(module.load)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("generate", "-d", "reference", "-n", "3", "the rain"),
+        ("chat", "-d", "reference", "-n", "3"),
+        ("embed", "-d", "reference", "the rain"),
+        ("eval", "-d", "reference", "--against", "reference", "--tokens", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_stdout_is_the_document_whatever_a_device_prints(words, chat_path):
+    command = [sys.executable, "-c", NOISY + PROGRAM, words[0], "-m", str(chat_path), *words[1:], "--json"]
+    done = subprocess.run(command, input="the rain\n", capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == f"jackfield.{words[0].replace('chat', 'generate')}/1"
+    for line in ("a driver's first line", "one that C keeps", "and Python's"):
+        assert line in done.stderr
+
+
 def test_a_terminal_that_knows_few_letters(chat_path):
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     process = start("generate", "-d", "reference", "--raw", "--json", "-n", "9", "日本", path=chat_path, env=latin)

@@ -231,7 +231,7 @@ def test_a_folder_of_pythonpath_is_trusted_even_when_current(tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path)},
+        env={"PYTHONPATH": str(tmp_path), "JACKFIELD_CACHE": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         check=True,

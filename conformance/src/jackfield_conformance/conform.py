@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from jackfield.cli.command import Command
-from jackfield.cli.output import shortened, table
+from jackfield.cli.output import JsonOption, raw, shortened, table
 from jackfield.errors import AttributeValueError, DeviceNameError
 
 from .levels import LEVELS, suites_of
@@ -36,7 +36,7 @@ SHOWN = 20  # bad cases that are printed; the report has all
 @click.option("--seed", default=0, show_default=True, help="Of the inputs: the same seed gives the same bytes.")
 @click.option("--sample", type=int, metavar="N", help="Only so many cases of each suite, op and dtype.")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the report here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report instead of a table.")
+@click.option("--json", "as_json", is_flag=True, cls=JsonOption, help="Print the report instead of a table.")
 @click.option("--xfail", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML: known failures.")
 @click.option(
     "--compare",
@@ -90,7 +90,7 @@ def conform(
         raise click.BadParameter(str(e), ctx, param_hint="NAME") from e
     fields = document(about, wanted, seed, results, sample, level)
     if as_json:
-        click.echo(text(fields), nl=False)
+        raw(text(fields))
     else:
         _print(fields, results, seed)
     if report is not None:

@@ -17,6 +17,7 @@ from .errors import ContractError, ManifestError
 from .manifest import FILES, Manifest, SchemaUnknownError, Version, read, spoken, this_platform
 from .probe import cache_folder
 from .stages import Stop
+from .sweep import sweep, used
 from .trust import Wishes, is_working_folder, origins, plain, project_folder, trusted_path, where_refused
 
 __all__ = [
@@ -241,6 +242,7 @@ def _kept(place: Path | None) -> list[_Entry] | None:
         found = [_Entry(**{**row, "record": tuple(row["record"])}) for row in rows]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):  # not there, or not ours
         return None
+    used(place)
     return found if all(entry.is_whole() for entry in found) else None
 
 
@@ -250,6 +252,7 @@ def _keep(place: Path, entries: Sequence[_Entry]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps([asdict(entry) for entry in entries]), "utf-8")
         part.replace(place)
+        sweep(place.parent, place.stem)
 
 
 def _manifest(entry: _Entry) -> Manifest | None:

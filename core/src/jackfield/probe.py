@@ -24,6 +24,7 @@ from typing import IO, Any, Literal
 
 from .manifest import LONGEST_WAIT_S
 from .markers import Death, Faults, lock, taken
+from .sweep import sweep, used
 from .variables import setting
 
 __all__ = [
@@ -46,7 +47,6 @@ __all__ = [
 FIRST, ALWAYS, NEVER = "first", "always", "never"
 SCHEMA = "jackfield.probe/1"
 LONGEST_S = 3600  # of a rehearsal
-STALE_S = 90 * 86400  # verdicts that nobody asked for so long belong to wheels that are gone
 _TAIL = 4000  # characters of what a child wrote on stderr
 Moment = Literal["open", "compile", "call"]
 
@@ -382,12 +382,14 @@ class Proof:
         if self.folder is None:
             return None
         try:
-            fields = json.loads((self.folder / f"{self.key}.json").read_text("utf-8"))
+            place = self.folder / f"{self.key}.json"
+            fields = json.loads(place.read_text("utf-8"))
             if fields.pop("schema") != SCHEMA:
                 return None
             found = Verdict(**{**fields, "proven": tuple(fields["proven"]), "died": tuple(fields["died"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # not there, or not ours
             return None
+        used(place)
         return found if found.is_whole() else None
 
     def _write(self, verdict: Verdict) -> None:
@@ -398,7 +400,7 @@ class Proof:
         with suppress(OSError):  # a full disk: the next process asks again
             part.write_text(json.dumps({"schema": SCHEMA, **asdict(verdict)}), "utf-8")
             part.replace(place)
-            _sweep(self.folder)
+            sweep(self.folder, self.key)
 
     def forget(self) -> None:
         """What was found out is asked again."""
@@ -407,12 +409,3 @@ class Proof:
             for path in self.folder.glob(f"{self.key}.*"):
                 with suppress(OSError):
                     path.unlink()
-
-
-def _sweep(folder: Path) -> None:
-    """Take away what belongs to wheels that are gone."""
-    oldest = time.time() - STALE_S
-    for path in folder.iterdir():
-        with suppress(OSError):
-            if path.stat().st_mtime < oldest:
-                path.unlink()

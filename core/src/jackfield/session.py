@@ -254,11 +254,11 @@ class Session:
                     plan.bind()
 
     def close(self) -> None:
-        """Free all memory; its plans can't be called any more. Twice is nothing.
+        """Free all memory; its plans can't be called any more. Twice is nothing; after an interrupt it frees the rest.
 
         Raises: Busy during a call, also of a clone.
         """
-        if self._store.closed:
+        if self._store.freed:
             return
         with self._store.quiet("close"):
             for plan in list(self._plans):

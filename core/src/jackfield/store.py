@@ -106,12 +106,16 @@ class Arenas:
         return sum(n for _, n in self.chunks.get(device, ()))
 
     def close(self) -> None:
-        """Free everything; twice is nothing. In a forked child the parent's memory is left alone."""
-        chunks, self.chunks = self.chunks, {}
+        """Free everything; twice is nothing, and again after an interrupt is the rest. In a forked child the parent's
+        memory is left alone.
+        """
         self.last = None
-        if self.forks == _Forks.count:
-            for name, buffers in chunks.items():
-                _free(self.devices[name], [buffer for buffer, _ in buffers])
+        if self.forks != _Forks.count:
+            self.chunks.clear()
+        while self.chunks:
+            name, buffers = next(iter(self.chunks.items()))
+            _free(self.devices[name], (buffer for buffer, _ in _taken_out(buffers)))
+            del self.chunks[name]
 
 
 class Store:
@@ -127,7 +131,8 @@ class Store:
         self.clones: weakref.WeakSet[Arenas] = weakref.WeakSet()
         self._touched: set[str] = set()  # states of calls that are under way; changed under the lock
         self._touching = threading.Lock()
-        self.closed = False
+        self.closed = False  # nobody may use it any more
+        self.freed = False
         self._buffers: list[tuple[Device, Buffer]] = []
         self._sources: dict[int, object] = {}  # what identities point at must not be collected
 
@@ -313,19 +318,29 @@ class Store:
             self.close()
 
     def close(self) -> None:
-        """Free everything, while all is quiet; twice is nothing. In a forked child the parent's is left alone."""
-        if self.closed:
+        """Free everything, while all is quiet; twice is nothing. In a forked child the parent's is left alone.
+
+        An interrupt in between leaves the rest to the next close; no buffer is given back twice.
+        """
+        if self.freed:
             return
         self.closed = True
         for arenas in (self.arenas, *self.clones):
             arenas.close()
         if not self.forked:
-            for device, buffer in self._buffers:
+            for device, buffer in _taken_out(self._buffers):
                 _free(device, [buffer])
         self._buffers.clear()
         self.constants.clear()
         self.states.clear()
         self._sources.clear()
+        self.freed = True
+
+
+def _taken_out(things: list[T]) -> Iterator[T]:
+    """Each of them, which the list no longer has when somebody meets it."""
+    while things:
+        yield things.pop(0)
 
 
 def _side_by_side(sizes: Sequence[int], device: Device) -> tuple[list[int], list[tuple[int, int]]]:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Self, TextIO
 
@@ -19,8 +19,9 @@ from jackfield_llm.model import CACHE_DTYPES, Model, load
 from jackfield_llm.sampling import Sampler
 from jackfield_llm.sources import DEFAULT, resolve
 
-__all__ = ["chat", "generate", "quietly", "standard_input"]
+__all__ = ["chat", "for_documents", "generate", "quietly", "standard_input"]
 
+_LED_AWAY = "jackfield.led_away"  # key of the context's `meta`
 _INTERRUPTED = 130  # the exit code shells give a program that Ctrl-C ended
 
 _MODEL_OPTIONS: Sequence[Callable[[Any], Any]] = (
@@ -80,16 +81,16 @@ def generate(prompt: str, *, raw: bool, as_json: bool, **options: Any) -> None:
 
     A PROMPT of - is read from standard input.
     """
-    with quietly():
+    with quietly(), for_documents(as_json=as_json) as place:
         if prompt == "-":
             prompt = standard_input().read()
-        _generate(prompt, options, raw=raw, as_json=as_json)
+        _generate(prompt, options, place, raw=raw)
 
 
-def _generate(prompt: str, options: dict[str, Any], *, raw: bool, as_json: bool) -> None:
+def _generate(prompt: str, options: dict[str, Any], place: TextIO | None, *, raw: bool) -> None:
     with _open(options) as model:
         answer = model.generate(prompt, raw=raw, system=options["system"], **_limits(options))
-        if not _told(model, answer, as_json=as_json):
+        if not _told(model, answer, place):
             sys.exit(_INTERRUPTED)
 
 
@@ -98,7 +99,7 @@ def _generate(prompt: str, options: dict[str, Any], *, raw: bool, as_json: bool)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line for each answer.")
 def chat(*, as_json: bool, **options: Any) -> None:
     """Talk with a GGUF model in the terminal. An empty line or Ctrl-D ends; Ctrl-C stops an answer."""
-    with quietly(), _open(options) as model:
+    with quietly(), for_documents(as_json=as_json) as place, _open(options) as model:
         click.echo(
             f"{model.config.architecture} on {model.device_names}; Ctrl-C stops an answer, Ctrl-D ends.", err=True
         )
@@ -106,7 +107,7 @@ def chat(*, as_json: bool, **options: Any) -> None:
         while question := _ask():
             messages.append({"role": "user", "content": question})
             answer = model.answer(model.chat_ids(messages), **_limits(options))
-            _told(model, answer, as_json=as_json)
+            _told(model, answer, place)
             messages.append({"role": "assistant", "content": answer.text})
 
 
@@ -123,17 +124,20 @@ def standard_input() -> TextIO:
     return io.StringIO() if sys.stdin is None else sys.stdin
 
 
-def _told(model: Model, answer: Generation, *, as_json: bool) -> bool:
-    """Print an answer as it comes and its figures, or a document in the end. False when Ctrl-C stopped it."""
+def _told(model: Model, answer: Generation, place: TextIO | None) -> bool:
+    """Print an answer as it comes and its figures, or a document in the end. False when Ctrl-C stopped it.
+
+    place: of documents, see `for_documents`.
+    """
     with _Stop() as stop:
         for piece in answer:
             stop.begun = True
-            if not as_json:
+            if place is None:
                 click.echo(piece, nl=False)
             if stop.asked:
                 break
-    if as_json:
-        click.echo(json.dumps(_document(model, answer), ensure_ascii=False))
+    if place is not None:
+        click.echo(json.dumps(_document(model, answer), ensure_ascii=False), file=place)
     else:
         click.echo()
         click.echo(_figures(model, answer.stats), err=True)
@@ -198,6 +202,20 @@ def quietly() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo(err=True)
         sys.exit(_INTERRUPTED)
+
+
+@contextmanager
+def for_documents(*, as_json: bool) -> Iterator[TextIO | None]:
+    """Where documents go; None without --json. Whatever else is printed meanwhile, by native code too, goes to stderr.
+
+    The group of commands tells how, in its context; a command that is called without it writes to stdout.
+    """
+    if not as_json:
+        yield None
+        return
+    lead = click.get_current_context().meta.get(_LED_AWAY)
+    with nullcontext(sys.stdout) if lead is None else lead() as place:
+        yield place
 
 
 def _figures(model: Model, stats: Stats) -> str:

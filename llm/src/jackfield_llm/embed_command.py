@@ -9,7 +9,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from jackfield_llm.commands import quietly, standard_input
+from jackfield_llm.commands import for_documents, quietly, standard_input
 from jackfield_llm.embedding import POOLINGS, chosen_pooling
 from jackfield_llm.model import Model, load
 from jackfield_llm.sources import DEFAULT, resolve
@@ -50,11 +50,15 @@ def embed(
     A single TEXT of - is standard input, each of its lines a text. Models made for this are best, such as bert and
     nomic-bert files, but any will do.
     """
-    with quietly(), load(resolve(model), device, context=context) as opened:
+    with (
+        quietly(),
+        for_documents(as_json=as_json) as place,
+        load(resolve(model), device, context=context) as opened,
+    ):
         given = _lines() if tuple(texts) == ("-",) else list(texts)
         vectors = opened.embed(given, pooling=pooling, normalize=not raw)
-        if as_json:
-            click.echo(json.dumps(_document(opened, vectors, pooling, normalized=not raw)))
+        if place is not None:
+            click.echo(json.dumps(_document(opened, vectors, pooling, normalized=not raw)), file=place)
             return
         for row in _words(vectors):
             click.echo(row)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from jackfield_llm.commands import quietly
+from jackfield_llm.commands import for_documents, quietly
 from jackfield_llm.comparison import compare_models, default_text, default_window
 from jackfield_llm.errors import EvaluationError
 from jackfield_llm.evaluation import Estimate, Figures
@@ -70,7 +70,7 @@ def evaluate(
 
     Each with its standard error over the positions.
     """  # noqa: D301 - \b is click's sign not to wrap
-    with quietly():
+    with quietly(), for_documents(as_json=as_json) as place:
         source = resolve(model)
         other = resolve(against) if _is_source(against) else None
         words = _text(text)
@@ -94,9 +94,9 @@ def evaluate(
                 "text": "jackfield_llm/eval_text.txt" if text is None else text,
                 "window": window,
             }
-    if other in (None, source) and cache_dtype == _BASE_CACHE and names["device"] == names["against_device"]:
-        click.echo(f"note: both sides are {names['model']} on {names['device']}: they can't differ", err=True)
-    click.echo(_document(names, found) if as_json else _table(names, found))
+        if other in (None, source) and cache_dtype == _BASE_CACHE and names["device"] == names["against_device"]:
+            click.echo(f"note: both sides are {names['model']} on {names['device']}: they can't differ", err=True)
+        click.echo(_table(names, found) if place is None else _document(names, found), file=place)
 
 
 def _is_source(against: str) -> bool:

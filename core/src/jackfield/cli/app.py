@@ -19,13 +19,14 @@ from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .new_backend import new_backend
-from .output import own_process
+from .output import led_away, own_process
 from .trust import trust
 from .why import why
 
 __all__ = ["Commands", "app", "main"]
 
 GROUP = "jackfield.commands"
+LED_AWAY = "jackfield.led_away"  # in the `meta` of a context: `led_away`, for commands of other distributions
 # Commands people know, by the extra of the core that adds them.
 _ELSEWHERE = {
     "conform": "conformance",
@@ -84,6 +85,7 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
+        ctx.meta[LED_AWAY] = led_away
         try:
             with _output():
                 return super().invoke(ctx)

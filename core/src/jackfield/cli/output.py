@@ -27,6 +27,7 @@ __all__ = [
     "led_away",
     "nbytes",
     "own_process",
+    "raw",
     "shortened",
     "table",
 ]
@@ -52,8 +53,9 @@ def own_process() -> None:
 
 
 @contextmanager
-def led_away() -> Iterator[None]:
-    """What is printed in here goes to stderr, by native code too; `document` alone still writes to stdout.
+def led_away() -> Iterator[TextIO]:
+    """What is printed in here goes to stderr, by native code too; stdout still has `document`, and what is written into
+    the stream that this gives.
 
     A process that ends with its command never gets its stdout back: what a library holds in buffers of its own comes
     when the process ends, and would follow the document.
@@ -67,7 +69,7 @@ def led_away() -> Iterator[None]:
     kept = out if copy < 0 else open(copy, "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115 (closed below)
     sys.stdout, _Out.kept = sys.stderr, kept
     try:
-        yield
+        yield kept
     finally:
         sys.stdout, _Out.kept = out, None
         if copy >= 0:
@@ -125,6 +127,11 @@ def _names() -> tuple[tuple[str, str], ...]:
 def document(command: str, fields: dict[str, Any]) -> None:
     """Print the document of a command; its schema comes first."""
     click.echo(json.dumps(shortened({"schema": f"jackfield.{command}/1", **fields}), indent=2), file=_Out.kept)
+
+
+def raw(text: str) -> None:
+    """Print a document that is a text already."""
+    click.echo(text, nl=False, file=_Out.kept)
 
 
 def console() -> Console:
