@@ -299,3 +299,14 @@ def test_a_forked_child_gets_the_error_and_its_own_reference(registry):
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_backend_that_cannot_be_opened_again_in_a_child_says_so_in_its_own_words(registry):
+    """Who names it gets the error that a forked child gets of every device; nobody else is held up."""
+    text = "toy: process 7 opened the driver, this is its child"
+    add(registry, "toy", ["toy:0"], error=ForkedError(text))
+    with pytest.raises(ForkedError, match=text) as caught:
+        registry.select("toy")
+    assert isinstance(caught.value.__cause__, ForkedError)
+    assert (caught.value.status.state, caught.value.status.code) == ("failed", "open-error")
+    assert names(registry.select("auto"))[-1] == "reference:0"

@@ -22,6 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/jackfield-wgpu"
 SUITES = (
     *("packaging", "manifest", "registry", "lifecycle", "names", "buffers", "errors"),
     *("ops", "views", "block-dtypes", "packed", "guards"),
+    *("fork", "fallback", "window"),  # what level gold adds, but for a list of ops that no example needs
 )
 
 
@@ -58,6 +59,8 @@ def test_a_sample_of_the_kit(installed, tmp_path):
     counts = json.loads(report.read_text())["suites"]
     assert counts["ops"]["passed"] > 80
     assert counts["views"]["passed"] > 80
+    for suite in ("fork", "fallback", "window"):
+        assert counts[suite]["passed"] == sum(counts[suite].values()) > 1, suite
 
 
 CASTS = """
@@ -166,20 +169,63 @@ def test_beside_the_cpu(installed):
 
 
 TOKENS = """
+import sys
 import jackfield_llm
-found = []
-for device in (DEVICE + "+cpu", "cpu"):
-    model = jackfield_llm.load(PATH, device=device, context=64)
-    found.append("".join(model.generate("The sky is", max_tokens=4, raw=True)))
-    print(device, repr(found[-1]), *model.session.devices)
-assert found[0] == found[1]
-assert len(found[0]) > 4
+
+def check(plan, where):
+    # Of a plan that ran: all its work was given to the device, by the report and by the parts of the call.
+    report, events = plan.explain().to_dict(), plan.trace()["traceEvents"]
+    linears = [node for node in report["nodes"] if node["op"] == "linear"]
+    assert len(linears) > 100, len(linears)
+    elsewhere = [node["id"] for node in linears if node["device"] != where]
+    assert not elsewhere, f"{len(elsewhere)} of {len(linears)} products are not on {where}: {elsewhere[:3]}"
+    share = report["summary"]["share"].get(where, 0)
+    assert share > 0.99, f"{where} has {share:.0%} of the estimated work"
+    ran = {}
+    for event in events:
+        if "nodes" in event.get("args", {}):
+            ran[event["args"]["device"]] = ran.get(event["args"]["device"], 0) + len(event["args"]["nodes"])
+    assert ran.get(where, 0) > 0.99 * sum(ran.values()), ran
+    return ran[where]
+
+def answer(device, where, **more):
+    model = jackfield_llm.load(PATH, device=device, context=64, batch=4, **more)
+    text = "".join(model.generate("The sky is blue because", max_tokens=COUNT, raw=True))
+    ran = [check(plan, where) for plan in model._decoder.plans.values() if plan.trace()["traceEvents"]]
+    assert len(ran) > 1, "the prompt and the answer have a plan each"
+    cached = model.cached
+    model.close()
+    return text, cached, ran
+"""
+SAME = """
+mine, want = answer(DEVICE + "+cpu", DEVICE), answer("cpu", "cpu:0")
+print(mine, want, sep="\\n")
+assert mine[:2] == want[:2]
+assert len(mine[1]) >= COUNT
+"""
+FALLEN = """
+try:
+    answer(DEVICE + "+cpu", DEVICE, pins={r"blk[.].*|[kv][0-9]+": "cpu"})
+except AssertionError as e:
+    print(e)
 """
 
 
-def test_the_first_tokens_of_the_default_model(installed, default_model):
-    presence.opens("cpu:0")
+def tokens_on(installed, model, code):
+    """24 tokens after a prompt of 5 and less."""
     environment, device = installed
-    code, out, err = environment.run(f"DEVICE, PATH = {device!r}, {str(default_model)!r}\n{TOKENS}")
+    return environment.run(f"COUNT, DEVICE, PATH = 24, {device!r}, {str(model)!r}\n{TOKENS}{code}")
+
+
+def test_the_first_tokens_of_the_default_model(installed, default_model):
+    """Those of the CPU alone, and nothing of the work fell to the CPU: its answer would be right too."""
+    presence.opens("cpu:0")
+    code, out, err = tokens_on(installed, default_model, SAME)
     assert code == 0, out + err
-    assert device in out.splitlines()[0].split()
+
+
+def test_a_fall_to_the_cpu_is_seen(installed, default_model):
+    """The check above is one that fails."""
+    presence.opens("cpu:0")
+    code, out, err = tokens_on(installed, default_model, FALLEN)
+    assert (code, "products are not on" in out) == (0, True), out + err

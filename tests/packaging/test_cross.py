@@ -190,6 +190,10 @@ def test_a_right_wheel_is_described(tmp_path):
     text = check.check(wheel(tmp_path, LINUX, elf(needed=("libm.so.6", "libc.so.6"))))
     assert text.endswith("needs libm.so.6, libc.so.6 and glibc 2.17")
     assert check.check(wheel(tmp_path, MACOS, mach_o(), tag=MAC_TAG)).endswith("and macOS 13.0, 1 symbols of Python")
+    whole = wheel(tmp_path, LINUX, elf())
+    assert f": {whole.stat().st_size} bytes, its module {len(elf())}, " in check.check(
+        whole
+    )  # what is loaded, unpacked
     older = mach_o(kind=6, system=(1, 11, 5))
     assert "and macOS 11.5," in check.check(wheel(tmp_path, MACOS, older, tag=MAC_TAG))
 
@@ -236,6 +240,20 @@ def test_a_module_of_another_machine_or_a_tag_inside_that_differs_is_refused(tmp
         check.check(wheel(tmp_path, LINUX, elf(), inside="cp311-cp311-linux_x86_64"))
     with pytest.raises(check.Wrong, match="its module is for Python 311"):
         check.check(wheel(tmp_path, LINUX, elf(), tag="cp312-cp312-manylinux_2_28_aarch64"))
+
+
+def test_a_wheel_for_another_machine_may_be_no_larger_than_the_one_for_this(tmp_path, monkeypatch):
+    """The size of the wheel counts, not that of the module in it."""
+    text = (PLUGIN.parents[1] / ".ci/wheels.py").read_text()
+    assert f'"jackfield-cpu": {check.LARGEST:_}' in text
+    for module, data, tag in ((LINUX, elf(), "cp311-cp311-manylinux_2_28_aarch64"), (MACOS, mach_o(), MAC_TAG)):
+        path = wheel(tmp_path, module, data, tag=tag)
+        nbytes = path.stat().st_size
+        monkeypatch.setattr(check, "LARGEST", nbytes + 1)
+        check.check(path)
+        monkeypatch.setattr(check, "LARGEST", nbytes)
+        with pytest.raises(check.Wrong, match=f"takes {nbytes} bytes, must be below {nbytes}"):
+            check.check(path)
 
 
 def test_check_ends_with_the_reason(tmp_path):

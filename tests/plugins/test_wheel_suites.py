@@ -27,6 +27,21 @@ def test_a_fault_of_a_wheel_fails_in_its_case_alone(name, environment):
         assert refused == {"manifest/claims", "names/ids"}
 
 
+def test_imports_besides_the_contract_are_told_and_fail_nothing(environment):
+    for name, says in (("nosy", True), ("good", False)):
+        report, code, _ = conform(environment, f"{name}:0", "--suite", "packaging")
+        (case,) = [case for case in report["cases"] if case["id"] == "packaging/imports"]
+        assert (case["result"], code, "reason" in case) == ("passed", 0, says)
+        if says:
+            told, _, why = case["reason"].removeprefix("warning: ").rpartition(": ")
+            assert told.split("; ") == [
+                "jackfield_nosy/__init__.py:1 imports jackfield.session",
+                "jackfield_nosy/__init__.py:2 imports jackfield.plan",
+                "jackfield_nosy/inside.py:2 imports jackfield_acme.device",
+            ]
+            assert "jackfield.backend" in why
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_module_that_turns_the_lock_on_fails_in_its_case_alone(name, environment):
     """On an interpreter that says it has none."""

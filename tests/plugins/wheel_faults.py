@@ -23,6 +23,10 @@ TWO = "        other = Toy()\n        other.name = 'gaps:2'\n        return [Toy
 SHUFFLED = "        other = Toy()\n        other.name = 'shuffles:1'\n        made.append([Toy(), other])\n"
 SHUFFLED += "        return made[-1][:: 1 if len(made) % 2 else -1]\n"
 COPIED = "from jackfield.backend import API\n"
+# Of the core, of another plugin, of its own and of the contract; the last two are what a plugin is to do.
+NOSY = "import jackfield.session, jackfield.backend\nfrom jackfield import backend, plan\n"
+INSIDE = "def late():\n    from jackfield_acme.device import Acme\n"
+INSIDE += "    import jackfield_nosy, jackfieldish\n    from . import other\n"
 
 
 def changed(name, old, new):
@@ -62,6 +66,7 @@ FAULTS = {
     ),
     "restless": (named("restless", id='f"id-{os.getpid():08}"'), {}, ("names/another-process",)),
     "short": (named("short", id='"abc"'), {}, ("names/ids",)),
+    "nosy": (NOSY + source("nosy"), {"files": {"inside.py": INSIDE.encode()}}, ()),  # told, and no fault
     "noisy": (source("noisy", "noise", "open"), {}, ("registry/hooks",)),
 }
 

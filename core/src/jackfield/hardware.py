@@ -1,7 +1,9 @@
 """Which cards this machine has, read from the system's own files, and which wheel would drive them.
 
 Nothing of a vendor's is run or loaded. `hardware.json` beside this file maps cards to wheels; it is the one place of
-the core where packages of backends are named, and only for hints: nothing is ever installed.
+the core where packages of backends are named, and only for hints: nothing is ever installed. It lists wheels that
+exist. A graphics card is one of a vendor whose drivers compute: most servers have a display controller of class 03,
+too, which shows text and does nothing else.
 """
 
 from __future__ import annotations

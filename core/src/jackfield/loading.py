@@ -148,7 +148,7 @@ class Plugin:
 
     def _outcome(self) -> tuple[OpenDevice, ...]:
         if self.status.state != "ok":
-            raise error_of(self.status) from self.cause
+            raise error_of(self.status, self.cause) from self.cause
         return self.devices
 
     def _run(self, wishes: Wishes, *, named: bool) -> None:

@@ -11,6 +11,7 @@ from .errors import (
     ContractError,
     DeviceError,
     Error,
+    ForkedError,
     HookError,
     ImportFailed,
     ManifestError,
@@ -143,14 +144,17 @@ _BY_STAGE: dict[Stage, type[BackendError]] = {
 }
 
 
-def error_of(status: BackendStatus) -> Error:
-    """The exception for a backend that stopped, when its device was named. It carries `.status`."""
+def error_of(status: BackendStatus, cause: BaseException | None = None) -> Error:
+    """The exception for a backend that stopped, when its device was named. It carries `.status`.
+
+    cause: what the plugin raised. Its ForkedError stays one: who forks workers must be able to tell it from a fault.
+    """
     reason = status.error or status.code
     text = reason if reason.startswith((f"{status.name} ", f"{status.name}: ")) else f"{status.name}: {reason}"
     text += f"; {status.hint}" if status.hint else ""
     cls = _BY_CODE.get(status.code) or _BY_STAGE.get(status.stage)
     if cls is not None:
         return cls(text, status)
-    error = DeviceError(text)
+    error = (ForkedError if isinstance(cause, ForkedError) else DeviceError)(text)
     error.status = status  # type: ignore[attr-defined]  # every error of a backend carries its record
     return error

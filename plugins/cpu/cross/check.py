@@ -1,7 +1,8 @@
 """Reads a wheel for another machine and says whether that machine could import it.
 
 Usage: python plugins/cpu/cross/check.py WHEEL...
-Exit status 1, with the reason, for a wheel whose name, machine, system library or symbols are not what its tag says.
+Exit status 1, with the reason, for a wheel whose name, machine, system library or symbols are not what its tag says,
+and for one that is larger than the CPU's wheel may be on any machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ SYSTEM_LIBRARIES = {
     "aarch64-linux-gnu": {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-aarch64.so.1"},
     "darwin": {"/usr/lib/libSystem.B.dylib"},
 }
+LARGEST = 6_000_000  # bytes of the wheel, as .ci/wheels.py asks of the one that this machine builds
 AARCH64 = 183  # e_machine of ELF
 ARM64 = 0x0100000C  # cputype of Mach-O
 LOADABLE = {6, 8}  # filetypes of Mach-O: Python loads either
@@ -48,7 +50,10 @@ def check(wheel: Path) -> str:
     libraries, symbols = elf(data, tag) if system == "aarch64-linux-gnu" else mach_o(data, tag)
     if strange := sorted(set(libraries) - SYSTEM_LIBRARIES[system]):
         raise Wrong(f"{wheel.name} needs {', '.join(strange)}, which that system does not have")
-    return f"{wheel.name}: {len(data)} bytes, needs {', '.join(libraries)} and {symbols}"
+    nbytes = wheel.stat().st_size
+    if nbytes >= LARGEST:
+        raise Wrong(f"{wheel.name} takes {nbytes} bytes, must be below {LARGEST}")
+    return f"{wheel.name}: {nbytes} bytes, its module {len(data)}, needs {', '.join(libraries)} and {symbols}"
 
 
 # ---- ELF ------------------------------------------------------------------------------------------------------------

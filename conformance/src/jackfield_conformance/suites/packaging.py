@@ -1,16 +1,24 @@
-"""Suite `packaging`: one import name, its manifest and its licence in the wheel, and a dependency that can be met."""
+"""Suite `packaging`: one import name, its manifest and its licence in the wheel, and a dependency that can be met.
+
+What the wheel imports of the core besides the contract is told and fails nothing: it works today.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.metadata import PackagePath
 
 from jackfield.manifest import FILES
-from jackfield_conformance.trials import Check, Refused, Subject, Trial, named
+from jackfield_conformance.trials import Check, Refused, Subject, Trial, Verdict, named
 from jackfield_conformance.wheel import Installed, installed
 
 __all__ = ["trials"]
 
+CONTRACT = "jackfield.backend"
+SHOWN = 3  # imports that are told one by one
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(;.*)?")
 
 
@@ -24,6 +32,7 @@ def trials(seed: int) -> Iterator[Trial]:
         "entry-point": entry_point_is_its_own,
     }
     yield from named("packaging", seed, checks)
+    yield Trial("packaging/imports", partial(contract_alone_is_imported, seed))
 
 
 def dependency(seed: int, subject: Subject) -> list[str]:
@@ -100,3 +109,43 @@ def entry_point_is_its_own(seed: int, subject: Subject) -> list[str]:
     tops = {path.split("/")[0].removesuffix(".py") for path in paths if _of_package(path)}
     strange = [value for value in values if value.partition(":")[0].split(".")[0].strip() not in tops]
     return [f"the entry point {value!r} is no module of this wheel" for value in strange]
+
+
+def contract_alone_is_imported(seed: int, subject: Subject) -> Verdict:
+    """A warning for each import of a module of the core but the contract, or of another plugin. What a string names
+    while it runs is not seen.
+    """
+    del seed
+    wheel, _ = _files(subject)
+    sources = [one for one in wheel.dist.files or () if _of_package(str(one)) and one.suffix == ".py"]
+    tops = {one.parts[0].removesuffix(".py") for one in sources}
+    found = [text for one in sorted(sources) for text in _strange_imports(one, tops)]
+    if not found:
+        return Verdict(())
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    why = f"only {CONTRACT} keeps what it promises from one version to the next"
+    return Verdict((), note=f"warning: {'; '.join(found[:SHOWN])}{more}: {why}")
+
+
+def _strange_imports(path: PackagePath, own: set[str]) -> Iterator[str]:
+    """What a file imports of jackfield but the contract and these packages, with its line."""
+    try:
+        tree = ast.parse(path.read_binary())
+    except (OSError, SyntaxError, ValueError) as e:
+        yield f"{path} can't be read ({type(e).__name__})"
+        return
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            top = name.split(".")[0]
+            inside = name == CONTRACT or name.startswith(f"{CONTRACT}.") or top in own
+            if (top == "jackfield" or top.startswith("jackfield_")) and not inside:
+                yield f"{path}:{getattr(node, 'lineno', 0)} imports {name}"
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """Absolute names of modules; what is taken from the core's package itself counts as a module of it."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+        return []
+    return [f"{node.module}.{a.name}" for a in node.names] if node.module == "jackfield" else [node.module]

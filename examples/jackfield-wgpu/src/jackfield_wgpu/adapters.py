@@ -24,6 +24,8 @@ NOTHING = (
     "on Debian the package mesa-vulkan-drivers has one that computes on the CPU, as wgpu:soft"
 )
 PCI = Path("/sys/bus/pci/devices")
+# A driver has threads, which a forked child lacks: there the list of adapters would be waited for without end.
+_process = 0  # that has asked for adapters
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,11 @@ class Found:
 
 
 def found() -> Sequence[Found]:
-    """All adapters. Raises: jb.Unavailable where there is none."""
+    """All adapters. Raises: jb.Unavailable where there is none, jb.ForkedError in a child of a process that asked."""
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise jb.ForkedError(f"wgpu: process {_process} opened the driver, this is its child; start workers by spawn")
     import wgpu
     from wgpu.backends.wgpu_native import extras
 
