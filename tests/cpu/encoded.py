@@ -18,13 +18,22 @@ LONG = 256  # elements of a row: whole blocks of every type
 def bytes_of(x, dtype):
     """What the core encodes: u8 (blocks, bytes of one), zeros for blocks that it refuses; and the first refused."""
     blocks = np.ascontiguousarray(x, np.float32).reshape(-1, dtype.block)
-    raw, bad = np.zeros((len(blocks), dtype.block_nbytes), np.uint8), []
-    for number, block in enumerate(blocks):
-        try:
-            raw[number] = dtype.encode(block)
-        except AttributeValueError:
-            bad.append(number)
-    return raw, bad[0] if bad else None
+    raw = np.zeros((len(blocks), dtype.block_nbytes), np.uint8)
+    return raw, _encode_all(blocks, dtype, raw)
+
+
+def _encode_all(blocks, dtype, raw, start=0):
+    """Into raw, but for what is refused; the number of the first of those, counted from `start`, or None."""
+    try:
+        raw[:] = dtype.encode(blocks)
+        return None
+    except AttributeValueError:
+        if len(blocks) == 1:
+            return start
+    half = len(blocks) // 2
+    low = _encode_all(blocks[:half], dtype, raw[:half], start)
+    high = _encode_all(blocks[half:], dtype, raw[half:], start + half)
+    return high if low is None else low
 
 
 def cast(x, dtype, level, threads=1):
@@ -54,6 +63,26 @@ def same_special_bytes(dtype, level, threads):
 @cache
 def _coded_special(name):
     return bytes_of(special(), DTYPES[name])
+
+
+def same_random_bytes(dtype, level):
+    """`same_bytes` of the random rows, which the core encodes once a type."""
+    same_bytes(randoms(), dtype, level, coded=_coded_randoms(dtype.name))
+
+
+@cache
+def _coded_randoms(name):
+    return bytes_of(randoms(), DTYPES[name])
+
+
+def randoms():
+    """Rows of many sizes and kinds: normal, of few values, of halves, with outliers, of one sign."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((60, LONG))
+    kinds = [x, x * 10.0 ** rng.uniform(-36, 6, (60, 1)), rng.choice([-1.0, 1.0, -0.0, 0.5], x.shape)]
+    kinds += [rng.integers(-127, 128, x.shape) / 2, rng.standard_t(2, x.shape), np.abs(x)]
+    kinds += [x * 10.0 ** rng.uniform(-44, 4, (60, LONG // 16)).repeat(16, axis=1)]  # sub-blocks of unlike sizes
+    return np.concatenate(kinds).astype(np.float32)
 
 
 def special():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from encoded import LONG, same_bytes, same_special_bytes
+from bound_step import BoundStep
+from encoded import LONG, bytes_of, same_bytes, same_random_bytes, same_special_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -16,7 +17,11 @@ from jackfield.backend import DTYPES, Spec, Step
 MADE = ("q8_0", "q1_0", "q2_0", "tq1_0", "tq2_0", "iq4_nl", "mxfp4", "nvfp4", "q8_1", "q8_K", "q2_K", "q3_K", "iq4_xs")
 SEARCHED = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 each_level = pytest.mark.parametrize("level", LEVELS)
-each = pytest.mark.parametrize("name", MADE)
+each_searched = pytest.mark.parametrize("name", SEARCHED)
+each = pytest.mark.parametrize("name", MADE + SEARCHED)
+
+# Few values among them, so that many rows of a codebook are equally near.
+ELEMENTS = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32), st.sampled_from([-0.0, 1e-30, 1e4]))
 
 
 @each_level
@@ -29,11 +34,7 @@ def test_special_blocks(level, name, threads):
 @each_level
 @each
 def test_random_blocks(level, name):
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((60, LONG))
-    kinds = [x, x * 10.0 ** rng.uniform(-36, 6, (60, 1)), rng.choice([-1.0, 1.0, -0.0, 0.5], x.shape)]
-    kinds += [rng.integers(-127, 128, x.shape) / 2, rng.standard_t(2, x.shape), np.abs(x)]
-    same_bytes(np.concatenate(kinds).astype(np.float32), DTYPES[name], level)
+    same_random_bytes(DTYPES[name], level)
 
 
 @each
@@ -51,9 +52,47 @@ def test_what_is_not_finite_spoils_its_block_alone(level, name):
     same_bytes(x, DTYPES[name], level)
 
 
-@pytest.mark.parametrize("name", SEARCHED)
-def test_types_that_only_the_core_makes_are_refused_with_a_reason(name):
+def strided():
+    """f32 (5, 2, 512): heads outermost, every third element, in reverse."""
+    x = np.random.default_rng(6).standard_normal((2, 5, 3 * 2 * LONG)).astype(np.float32)
+    return x.transpose(1, 0, 2)[::-1, :, ::3]
+
+
+@each_level
+@each_searched
+@pytest.mark.parametrize("threads", [1, 3])
+def test_searched_blocks_of_strided_elements(level, name, threads):
+    same_bytes(strided(), DTYPES[name], level, threads)
+
+
+@each_level
+@each_searched
+@pytest.mark.parametrize("threads", [1, 3])
+def test_searched_blocks_are_written_into_a_region(level, name, threads):
+    dtype = DTYPES[name]
+    base = np.random.default_rng(8).integers(0, 50, (2, 6, 4, dtype.block_nbytes), dtype=np.uint8)
+    names = {"target": base.transpose(1, 0, 2, 3), "x": strided()}
+    start = {"start": (1, 0, LONG)}
+    step = BoundStep(ops.write, names, level, threads, attrs=start, blocks={"target": dtype})
+    assert step.run() is None
+    want = base.copy()
+    want.transpose(1, 0, 2, 3)[1:6, :, 1:3] = bytes_of(strided(), dtype)[0].reshape(5, 2, 2, -1)
+    np.testing.assert_array_equal(step.target().reshape(base.shape), want)
+
+
+@each_searched
+@given(
+    x=hnp.arrays(np.float32, (2, LONG), elements=ELEMENTS, fill=ELEMENTS),
+    size=st.sampled_from([1e-38, 1e-9, 1e-3, 1.0, 1e5]),
+)
+@settings(max_examples=25)
+def test_drawn_searched_blocks(name, x, size):
+    same_bytes(x * np.float32(size), DTYPES[name], LEVELS[-1])
+
+
+@each_level
+def test_dtypes_without_a_way_are_refused_with_a_reason(level):
     x = Spec(DTYPES["f32"], (2, LONG))
-    step = Step("cast", (x,), Spec(DTYPES[name], x.shape), ops.cast.complete({"dtype": name}))
+    step = Step("cast", (x,), Spec(DTYPES["u8"], x.shape), ops.cast.complete({"dtype": "u8"}))
     reason = BACKEND.why_not(step, BACKEND.targets()[0])
-    assert "no encoder for the dtype of the result" in str(reason)
+    assert "not converted to the dtype of the result" in str(reason)

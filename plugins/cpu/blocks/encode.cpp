@@ -189,7 +189,8 @@ bool encode_coded(int32_t dtype, const float* x, uint8_t* b) {
     for (int64_t i = 0; i < length; i++) zeros += x[i] * 0;  // NaN if anything is not finite
     memset(b, 0, size_t(size));
     if (!(zeros == 0)) return false;
-    if (is_fitted(dtype) ? encode_fitted(dtype, x, b) : encode(dtype, x, b)) return true;
+    if (is_grid(dtype) ? encode_grid(dtype, x, b) : is_fitted(dtype) ? encode_fitted(dtype, x, b) : encode(dtype, x, b))
+        return true;
     memset(b, 0, size_t(size));
     return false;
 }

@@ -11,6 +11,10 @@ namespace jackfield {
 constexpr bool is_fitted(int32_t d) { return d == Q2_K || d == Q3_K || d == IQ4_XS; }
 bool encode_fitted(int32_t dtype, const float* x, uint8_t* b);
 
+// Those made of rows of a codebook, likewise.
+constexpr bool is_grid(int32_t d) { return d >= IQ1_S && d <= IQ3_S; }
+bool encode_grid(int32_t dtype, const float* x, uint8_t* b);
+
 namespace {
 
 // Sums in the core's order: eight running sums, then pairs of neighbours.

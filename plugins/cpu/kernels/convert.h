@@ -12,12 +12,9 @@ namespace {
 
 constexpr int64_t PIECE = 256;
 constexpr uint64_t INTS = bit(I8) | bit(I16) | bit(I32) | bit(I64);
-// Block types we can make. The core alone makes the others: it searches their codebooks with a BLAS, in whose order of
-// sums nobody else can add.
+// Block types made by code of a level; blocks/ has the others.
 constexpr uint64_t SMALL = bit(Q4_0) | bit(Q4_1) | bit(Q5_0) | bit(Q5_1) | bit(Q8_0);
 constexpr uint64_t FITTED = bit(Q4_K) | bit(Q5_K) | bit(Q6_K);
-constexpr uint64_t ENCODED = SMALL | FITTED | bit(Q1_0) | bit(Q2_0) | bit(TQ1_0) | bit(TQ2_0) | bit(IQ4_NL) |
-                             bit(Q2_K) | bit(Q3_K) | bit(IQ4_XS) | bit(MXFP4) | bit(NVFP4) | bit(Q8_1) | bit(Q8_K);
 
 JF_INLINE bool is_int(DType d) { return INTS & bit(d); }
 
@@ -26,8 +23,8 @@ inline bool cannot_convert(DType from, DType to, Words& words) {
     if (from == to) return false;
     if (!((FLOATS | INTS | BLOCKS) & bit(from)))
         words << "elements of this dtype are copied, not converted";
-    else if (!((FLOATS | INTS | ENCODED) & bit(to)))
-        words << "there is no encoder for the dtype of the result";
+    else if (!((FLOATS | INTS | BLOCKS) & bit(to)))
+        words << "elements are not converted to the dtype of the result";
     else
         return false;
     return true;

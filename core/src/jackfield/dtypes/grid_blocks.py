@@ -6,12 +6,14 @@ and coded scales for each 16 or 32. Decoding was checked bit for bit against the
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from jackfield.dtypes.codebooks import codebook, even_signs, sign_factors
 from jackfield.dtypes.dtype import F32, U8, Bad, Codec, f16_at
-from jackfield.dtypes.grid_fits import Index, Search, largest_magnitude, root_mean_square, search
+from jackfield.dtypes.grid_fits import Index, Rows, Search, largest_magnitude, root_mean_square, search
 from jackfield.dtypes.small_blocks import read_f16, write_f16
 
 U16 = NDArray[np.uint16]
@@ -121,22 +123,24 @@ def _bad_iq1_m(blocks: U8) -> Bad:
     return (_spread_scale(_words(blocks, 48, 4, "<u2"))[:, 0] & 0x7C00) == 0x7C00
 
 
-# Trial scales, relative to the largest magnitude over the largest value of a codebook, and to the root mean square.
-_OF_LARGEST = np.linspace(0.7, 1.35, 14)
-_OF_RMS = tuple(np.linspace(0.6, 1.8, 13).tolist())
+# Trial scales in steps of 0.05 of the largest magnitude over the largest value of a codebook (0.7 .. 1.35), or in steps
+# of 0.1 of the root mean square (0.6 .. 1.8).
+_OF_LARGEST = np.arange(14, 28, dtype=np.float32)
+_OF_RMS = tuple(np.arange(6, 19, dtype=np.float32) / np.float32(10))
+
+
+@cache
+def _rows(name: str, delta: float = 0) -> Rows:
+    return Rows(codebook(name) + np.float32(delta))
 
 
 def _signed_search(name: str, largest: int, sub: int, *, even: bool) -> Search:
-    trials = tuple((_OF_LARGEST / largest).tolist())
-    return Search(lambda: (codebook(name),), sub, 15, trials, largest_magnitude, even)
+    trials = tuple(_OF_LARGEST / np.float32(20 * largest))
+    return Search(lambda: (_rows(name),), sub, 15, trials, largest_magnitude, even)
 
 
-def _ternary_rows() -> tuple[F32, F32]:
-    return codebook("iq1") + _DELTA, codebook("iq1") - _DELTA
-
-
-def _all_ternary_rows() -> tuple[F32]:
-    return (np.concatenate(_ternary_rows()),)
+def _ternary_rows() -> tuple[Rows, Rows]:
+    return _rows("iq1", 0.125), _rows("iq1", -0.125)
 
 
 _SEARCH_IQ2_XXS = _signed_search("iq2_xxs", 43, 32, even=True)
@@ -145,7 +149,7 @@ _SEARCH_IQ2_S = _signed_search("iq2_s", 43, 16, even=False)
 _SEARCH_IQ3_XXS = _signed_search("iq3_xxs", 62, 32, even=True)
 _SEARCH_IQ3_S = _signed_search("iq3_s", 15, 32, even=False)
 _SEARCH_IQ1_S = Search(_ternary_rows, 32, 7, _OF_RMS, root_mean_square, None)
-_SEARCH_IQ1_M = Search(_all_ternary_rows, 16, 7, _OF_RMS, root_mean_square, None)
+_SEARCH_IQ1_M = Search(_ternary_rows, 16, 7, _OF_RMS, root_mean_square, None, mixed=True)
 
 
 def _fit(x: F32, importance: F32 | None, how: Search, share: int) -> tuple[F32, U8, Index, U8]:
