@@ -159,7 +159,7 @@ def largest_magnitude(x: F32) -> F32:
 def root_mean_square(x: F32) -> F32:
     """Root of the mean of x**2 of each row, by way of the largest so that nothing overflows."""
     top = largest_magnitude(x)
-    return top * np.sqrt(mean_square(x / np.where(top == 0, np.float32(1), top)))
+    return top * np.sqrt(mean_square((x / np.where(top == 0, 1, top)).astype(np.float32, copy=False)))
 
 
 def search(x: F32, importance: F32 | None, how: Search) -> Found:
