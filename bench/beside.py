@@ -6,7 +6,10 @@ Attention of one token over a long cache, a norm and a unary op, each a plan of 
 busy process is stopped and goes on. The fair share is what the scheduler gives to THREADS of THREADS + 1 busy threads
 over what they had alone: with n threads on c cores n * min(1, c / (n + 1)) / min(n, c). At least 0.85 of it is the
 goal; where some rounds reach it and others don't, the verdict is `noisy`. Threads beyond the cores have the same goal
-and are also told as a part of the rate that as many threads as cores have alone. Ends with 1 where a goal is missed.
+and are also told as a part of the rate that as many threads as cores have alone. What the busy process got of a core is
+told as well, and how many times the rate of one thread so many have alone. Where that is below 1.2 the verdict is
+`void`: threads that bring nothing, or had no cores of their own, lose nothing to a neighbour. One thread is always
+measured. Ends with 1 where a goal is missed.
 Needs an idle machine, and signals that stop a process.
 """
 
@@ -35,6 +38,8 @@ from jackfield import ops
 SETTLE_S = 0.05
 """Seconds until the scheduler has moved everything to where it belongs."""
 BUSY = "while True: pass"
+FASTER = 1.2
+"""Times the rate of one thread that more must have alone, or a share of their rate says nothing."""
 HEADS, CACHED, SIZE = 8, 4096, 64
 ROWS, WIDTH = 64, 4096
 
@@ -77,8 +82,13 @@ def rate(call: Callable[[], object], seconds: float) -> float:
     return count / (time.perf_counter() - begin)
 
 
+def cpu_seconds(process: int) -> float:
+    """CPU time of another process of one thread, to the nanosecond."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) * 1e-9
+
+
 def sampled(rounds: int, seconds: float) -> dict[str, list[list[float]]]:
-    """By kernel and round: calls a second alone and beside the busy process."""
+    """By kernel and round: calls a second alone and beside the busy process, and cores that this one had then."""
     found: dict[str, list[list[float]]] = {}
     busy = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
@@ -89,7 +99,10 @@ def sampled(rounds: int, seconds: float) -> dict[str, list[list[float]]]:
                 for word in (signal.SIGSTOP, signal.SIGCONT):
                     busy.send_signal(word)
                     time.sleep(SETTLE_S)
+                    used, begin = cpu_seconds(busy.pid), time.perf_counter()
                     pair.append(rate(call, seconds))
+                    had = (cpu_seconds(busy.pid) - used) / (time.perf_counter() - begin)
+                pair.append(had)
                 found.setdefault(name, []).append(pair)
     finally:
         busy.kill()
@@ -97,11 +110,14 @@ def sampled(rounds: int, seconds: float) -> dict[str, list[list[float]]]:
     return found
 
 
-def judged(pairs: Sequence[Sequence[float]], threads: int, cores: int) -> dict[str, Any]:
-    """The verdict on rates alone and beside the busy process, as parts of the fair share."""
+def judged(pairs: Sequence[Sequence[float]], threads: int, cores: int, single: float) -> dict[str, Any]:
+    """The verdict on rates alone and beside the busy process, as parts of the fair share. single: of one thread alone."""
     fair = fair_share(threads, cores)
-    parts = [beside / alone / fair for alone, beside in pairs]
-    return Aim(FAIR, FAIR, ("of the fair share", 1)).judged(median(parts), samples=parts)
+    times = alone(pairs) / single
+    slow = min(threads, cores) > 1 and times < FASTER
+    void = f"alone they have {times:.2f} times the rate of one thread, so no share of it counts" if slow else ""
+    parts = [beside / before / fair for before, beside, *_ in pairs]
+    return Aim(FAIR, FAIR, ("of the fair share", 1)).judged(median(parts), samples=parts, void=void)
 
 
 def measure(threads: int, rounds: int, seconds: float) -> dict[str, list[list[float]]]:
@@ -112,14 +128,16 @@ def measure(threads: int, rounds: int, seconds: float) -> dict[str, list[list[fl
     return dict(json.loads(done.stdout))
 
 
-def alone(pairs: Sequence[Sequence[float]]) -> float:
-    return median(pair[0] for pair in pairs)
+def alone(found: Sequence[Sequence[float]]) -> float:
+    return median(one[0] for one in found)
 
 
-def told(name: str, threads: int, goal: Mapping[str, Any], kept: float | None) -> str:
-    """kept: of the rate that as many threads as cores have alone."""
-    crowd = "" if kept is None else f"; alone {kept:.2f} of the rate with a thread a core"
-    return f"{threads} threads, {name}: {goal['figure']:.2f} of the fair share, {goal['verdict']}{crowd}"
+def told(name: str, threads: int, goal: Mapping[str, Any], found: Sequence[Sequence[float]], others: str) -> str:
+    """others: what the rate alone is beside that at other numbers of threads."""
+    had = median(one[2] for one in found)
+    share = f"{goal['figure']:.2f} of the fair share, {goal['verdict']}"
+    rates = f"{alone(found):.0f} calls a second alone{others}; the other had {had:.2f} cores"
+    return f"{threads} threads, {name}: {share}; {rates}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,18 +152,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(sampled(chosen.rounds, chosen.seconds)))
         return 0
     cores, figures, goals = len(os.sched_getaffinity(0)), {}, {}
-    for threads in map(int, chosen.threads.split(",")):
+    for threads in sorted({1, *map(int, chosen.threads.split(","))}):
         figures[threads] = measure(threads, chosen.rounds, chosen.seconds)
-        goals[threads] = {name: judged(pairs, threads, cores) for name, pairs in figures[threads].items()}
+        goals[threads] = {
+            name: judged(found, threads, cores, alone(figures[1][name])) for name, found in figures[threads].items()
+        }
         for name, goal in goals[threads].items():
-            whole = figures.get(cores) if threads > cores else None
-            kept = alone(figures[threads][name]) / alone(whole[name]) if whole else None
-            print(told(name, threads, goal, kept), flush=True)
-    count = counted([goal["verdict"] for found in goals.values() for goal in found.values()])
+            found, others = figures[threads][name], ""
+            for count in {1, cores} & figures.keys() - {threads}:
+                others += f", {alone(found) / alone(figures[count][name]):.2f} times the rate of {count}"
+            print(told(name, threads, goal, found, others), flush=True)
+    summary = counted([goal["verdict"] for found in goals.values() for goal in found.values()])
     if chosen.json:
-        document = {"machine": origin(), "goals": count, "judged": goals, "figures": figures}
+        document = {"machine": origin(), "goals": summary, "judged": goals, "figures": figures}
         chosen.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if count["missed"] else 0
+    return 1 if summary["missed"] else 0
 
 
 if __name__ == "__main__":

@@ -22,12 +22,15 @@ def test_a_fair_share_is_more_than_half_and_at_most_all(threads, cores):
 
 
 def test_parts_of_the_fair_share_are_judged_by_round():
+    def verdict(*pairs, single=60):
+        return beside.judged(pairs, 2, 2, single)["verdict"]
+
     fair = 2 / 3
-    assert (
-        beside.judged([[100, 86 * fair], [200, 180 * fair]], 2, 2)["verdict"] == "met (at least 0.85 of the fair share)"
-    )
-    assert beside.judged([[100, 84 * fair]], 2, 2)["verdict"].startswith("missed")
-    assert beside.judged([[100, 84 * fair], [100, 90 * fair]], 2, 2)["verdict"].startswith("noisy: 0.84 to 0.9 of the")
+    assert verdict([100, 86 * fair], [200, 180 * fair]) == "met (at least 0.85 of the fair share)"
+    assert verdict([100, 84 * fair]).startswith("missed")
+    assert verdict([100, 84 * fair], [100, 90 * fair]).startswith("noisy: 0.84 to 0.9 of the")
+    assert verdict([100, 86 * fair], single=90).startswith("void: alone they have 1.11 times the rate of one thread")
+    assert beside.judged([[100, 86]], 1, 2, 100)["verdict"].startswith("met")  # one has nothing to gain
 
 
 def test_every_kernel_is_measured_alone_and_beside(tmp_path):

@@ -319,8 +319,8 @@ def test_a_goal_between_the_rounds_is_noisy():
     assert found["goal"] == "noisy: 1.18 to 1.30 times in single rounds; by the medians met (1.2 times)"
     assert judged({**peers, "jackfield": [610.0, 780.0, 650.0]})["goal"] == "met (1.2 times)"
     assert judged({**peers, "jackfield": [590.0, 600.0, 500.0]})["goal"] == "missed (1.2 times)"
-    late = judged({**peers, "jackfield": [590.0, 600.0, 610.0]})
-    assert late["goal"] == "noisy: 1.00 to 1.22 times in single rounds; by the medians missed (1.2 times)"
+    late = judged({**peers, "jackfield": [580.0, 590.0, 610.0]})
+    assert late["goal"] == "noisy: 0.98 to 1.22 times in single rounds; by the medians missed (1.2 times)"
     own = judged({**peers, "jackfield": [590.0, 600.0, 610.0]}, least=1.1, model="moe.gguf", targets=False)
     assert own["goal"].startswith("noisy: 1.00 to 1.22")
     assert judged({"llama.cpp": [100.0], "jackfield": [120.0]})["ratio_of_rounds"] is None
