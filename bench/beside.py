@@ -111,7 +111,7 @@ def sampled(rounds: int, seconds: float) -> dict[str, list[list[float]]]:
 
 
 def judged(pairs: Sequence[Sequence[float]], threads: int, cores: int, single: float) -> dict[str, Any]:
-    """The verdict on rates alone and beside the busy process, as parts of the fair share. single: of one thread alone."""
+    """The verdict on rates alone and beside, as parts of the fair share. single: the rate of one thread alone."""
     fair = fair_share(threads, cores)
     times = alone(pairs) / single
     slow = min(threads, cores) > 1 and times < FASTER
