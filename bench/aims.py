@@ -37,17 +37,28 @@ class Aim:
         there = f" ({self.reference / factor:.4g} on the reference machine, by {self.scale})"
         return words + (there if self.scale else "")
 
-    def judged(self, figure: float, *, void: str = "") -> dict[str, Any]:
-        """The part of a document: figure, goal of both machines, and the verdict in words. void: why none counts."""
-        met = figure <= self.here if self.most else figure >= self.here
+    def judged(self, figure: float, *, void: str = "", samples: Sequence[float] = ()) -> dict[str, Any]:
+        """The part of a document: figure, goal of both machines, and the verdict in words. void: why none counts.
+
+        samples: figures of single rounds; where some reach the goal and others don't, the verdict is `noisy`.
+        """
+        met = self.reached(figure)
+        told = f"{'met' if met else 'missed'} ({self.told()})"
+        if len({self.reached(sample) for sample in samples}) > 1:
+            name, factor = self.unit
+            ends = f"{min(samples) / factor:.4g} to {max(samples) / factor:.4g} {name}"
+            told = f"noisy: {ends} in single rounds; by the median {told}"
         return {
             "figure": figure,
             "goal_on_reference": self.reference,
             "goal_here": self.here,
             "scaled_by": self.scale,
             "unit": self.unit[0],
-            "verdict": f"void: {void}" if void else f"{'met' if met else 'missed'} ({self.told()})",
+            "verdict": f"void: {void}" if void else told,
         }
+
+    def reached(self, figure: float) -> bool:
+        return figure <= self.here if self.most else figure >= self.here
 
 
 GOPS, MS, MB = ("GOPS", 1e9), ("ms", 1e-3), ("MB", 1e6)
@@ -97,7 +108,8 @@ def first_goals(model: str, times: Times, void: str) -> dict[str, dict[str, Any]
         peer = times.get("llama.cpp")
         aim = peer_aim(goal, there, middle(peer, name) if peer else None)
         lacking = "" if peer or is_reference() else "llama.cpp has no time to scale the goal by"
-        found[name] = aim.judged(middle(ours, name), void=void or lacking)
+        rounds = [middle([one], name) for one in ours]
+        found[name] = aim.judged(middle(ours, name), void=void or lacking, samples=rounds)
     return found
 
 
@@ -108,15 +120,20 @@ def middle(samples: Sequence[Mapping[str, float]], name: str) -> float:
     return median(one["long_s"] for one in samples)
 
 
-def memory_goals(model: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The verdict on the largest resident size; the default model's goal leaves out an interpreter with our imports."""
-    if model not in MEMORY or "jackfield" not in sizes:
-        return {}
-    goal = MEMORY[model] + (sizes["imports"] if model == "Q4_1" else 0)
-    return {"memory": Aim(goal, goal, MB, most=True).judged(sizes["jackfield"])}
+def memory_goals(model: str, sizes: Mapping[int, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+    """Verdicts on the largest resident size at each number of threads; the default model's goal leaves out an
+    interpreter with our imports.
+    """
+    found = {}
+    for threads, one in sizes.items():
+        if model in MEMORY and "jackfield" in one:
+            goal = MEMORY[model] + (one["imports"] if model == "Q4_1" else 0)
+            found[f"memory_{threads}"] = Aim(goal, goal, MB, most=True).judged(one["jackfield"])
+    return found
 
 
 def counted(verdicts: Sequence[str]) -> dict[str, int]:
-    """How many goals are met, missed and void."""
+    """How many goals are met, missed, void and, where some are, noisy."""
     words = [verdict.partition(" ")[0].rstrip(":") for verdict in verdicts if verdict]
-    return {kind: words.count(kind) for kind in ("met", "missed", "void")}
+    kinds = ("met", "missed", "void", *(["noisy"] if "noisy" in words else []))
+    return {kind: words.count(kind) for kind in kinds}

@@ -185,13 +185,17 @@ def first_tokens(run: Run, model: Path, failures: Failures) -> dict[str, list[di
     return dict(found)
 
 
-def memory(run: Run, model: Path, failures: Failures) -> dict[str, int]:
-    """Largest resident size in bytes by side; "imports": of an interpreter that only imports what ours imports."""
-    threads, sizes = min(run.threads), run.sizes
+def memory(run: Run, model: Path, failures: Failures) -> dict[int, dict[str, int]]:
+    """Largest resident size in bytes by number of threads and side: every worker has memory of its own. "imports": of
+    an interpreter that only imports what ours imports.
+    """
+    sizes, found = run.sizes, {}
     sides = [side for side in run.sides if side.name not in failures]
-    found = {s.name: run_child(s.memory(model, sizes.tail, sizes.context, threads), threads)[1] for s in sides}
-    if run.ours:
-        found["imports"] = run_child(run.ours.imports(model), threads)[1]
+    for threads in run.threads:
+        one = {s.name: run_child(s.memory(model, sizes.tail, sizes.context, threads), threads)[1] for s in sides}
+        if run.ours:
+            one["imports"] = run_child(run.ours.imports(model), threads)[1]
+        found[threads] = one
     return found
 
 
@@ -203,7 +207,7 @@ def command_lines(run: Run, name: str, model: Path) -> list[str]:
         lines += [shown(side.speed(model, task, threads)) for task in sizes.tasks(name)]
         lines.append(shown(side.first(model, *sizes.first, threads)))
         lines.append(shown(side.score(model, [], sizes.singles, threads)) + " ID...")
-        lines.append(shown(side.memory(model, sizes.tail, sizes.context, min(run.threads))))
+        lines.append(shown(side.memory(model, sizes.tail, sizes.context, threads)))
     return lines
 
 
@@ -252,11 +256,17 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             told += f"  VOID: {row['void'][side]}" if side in row["void"] else ""
             print(
                 f"  {row['task'] + ' ' + str(row['tokens']) + depth:<22} {row['threads']:>7}  {side:<18} "
-                f"{middle:9.1f}  {spread:<19} {row['share_of_roofline'][side]:8.0%}  {ratio}{told}"
+                f"{middle:9.1f}  {spread:<19} {share_told(row, side):>8}  {ratio}{told}"
             )
+        if row["roofline_void"]:
+            print(f"    ROOFLINE VOID: {row['roofline_void']}")
         if row["goal"]:
             ratio = f"; to the better peer, {row['better_peer']}: {row['ratio']:.2f}" if row["ratio"] else ""
             print(f"    goal {row['goal']}{ratio}")
+
+
+def share_told(row: Mapping[str, Any], side: str) -> str:
+    return "void" if row["roofline_void"] else f"{row['share_of_roofline'][side]:.0%}"
 
 
 def print_first(times: Times, counts: tuple[int, int], goals: Mapping[str, Mapping[str, Any]]) -> None:
@@ -270,13 +280,14 @@ def print_first(times: Times, counts: tuple[int, int], goals: Mapping[str, Mappi
             print(f"    goal of {count}: {goals[name]['verdict']}")
 
 
-def print_memory(sizes: Mapping[str, int], context: int, goals: Mapping[str, Mapping[str, Any]]) -> None:
-    print(f"  largest resident memory, context {context}")
-    if "memory" in goals:
-        print(f"    goal {goals['memory']['verdict']}")
-    for side, size in sizes.items():
-        own = f", {(size - sizes['imports']) / 1e6:.0f} without the imports" if side == "jackfield" else ""
-        print(f"    {side:<18} {size / 1e6:8.1f} MB{own}")
+def print_memory(sizes: Mapping[int, Mapping[str, int]], context: int, goals: Mapping[str, Mapping[str, Any]]) -> None:
+    for threads, found in sizes.items():
+        print(f"  largest resident memory, context {context}, threads: {threads}")
+        if f"memory_{threads}" in goals:
+            print(f"    goal {goals[f'memory_{threads}']['verdict']}")
+        for side, size in found.items():
+            own = f", {(size - found['imports']) / 1e6:.0f} without the imports" if side == "jackfield" else ""
+            print(f"    {side:<18} {size / 1e6:8.1f} MB{own}")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

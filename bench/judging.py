@@ -6,7 +6,7 @@ Pure functions on data; compare_llama.py measures.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 from machine import is_reference
 from roofline import Roofline, read_rate
 from sides import Task
-from targets import TARGETS, reached, too_slow, verdict
+from targets import TARGETS, goal_ratio, reached, too_slow, verdict
 
 OURS = "jackfield"
+POSSIBLE = 1.0
+"""The share of the roofline that nothing can be above."""
 NOISE = 0.1
 """The part of the median by which samples of one row differ on a quiet machine at most."""
 FURTHEST_MEAN = 0.1
@@ -38,6 +40,25 @@ class Row:
 def noisy(samples: Sequence[float]) -> bool:
     """Whether they lie so far apart that the machine had other work meanwhile."""
     return max(samples) - min(samples) > NOISE * median(samples)
+
+
+def spread(ours: Sequence[float], peers: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
+    """Least and largest ratio of ours to the best of `peers` over the rounds in which every side was measured once.
+
+    None of fewer than two rounds, or where nobody is to be compared with.
+    """
+    rounds = min([len(ours), *map(len, peers.values())])
+    if not peers or rounds < 2:
+        return None
+    ratios = [ours[i] / max(samples[i] for samples in peers.values()) for i in range(rounds)]
+    return min(ratios), max(ratios)
+
+
+def undecided(goal: float | None, between: tuple[float, float] | None) -> bool:
+    """Whether some rounds of a row reached the goal and others did not: its samples lie further apart than the median
+    is from the goal, so another run may say the opposite.
+    """
+    return goal is not None and between is not None and between[0] < goal <= between[1]
 
 
 def perplexity(surprises: Sequence[float]) -> float:
@@ -119,14 +140,31 @@ def goal_of(
     wrong: Mapping[str, str],
     unfit: Mapping[str, str],
     least: float | None,
+    between: tuple[float, float] | None,
 ) -> str:
-    """`met`, `missed` or `void`, and why. least: a goal in place of the table's."""
+    """`met`, `missed`, `noisy` or `void`, and why. least: a goal in place of the table's. between: see `spread`."""
     if unfit:
         return "void: " + "; ".join(dict.fromkeys(f"{side}: {why}" for side, why in unfit.items()))
     if OURS in wrong:
         return f"missed (our {wrong[OURS]})"
     told = verdict(row.model, row.task.kind, ratios, part) if least is None else reached(least, ratios)
+    asked = goal_ratio(row.model, row.task.kind) if least is None else least
+    if told and "bandwidth" not in told and undecided(asked, between):
+        low, high = between or (0.0, 0.0)
+        return f"noisy: {low:.2f} to {high:.2f} times in single rounds; by the medians {told}"
     return told or "void: no peer that counts has a figure"
+
+
+def counting(row: Row, peers: Collection[str]) -> dict[str, Sequence[float]]:
+    """Samples of those peers that the row's goal is about."""
+    target = TARGETS.get((row.model, row.task.kind))
+    return {side: row.samples[side] for side in peers if side.startswith(target.against if target else "")}
+
+
+def too_high(above: Mapping[str, float]) -> str:
+    """Why the roofline of a row is none; empty where it may be one. above: sides and shares that can't be."""
+    sides = ", ".join(f"{side} at {part:.0%}" for side, part in above.items())
+    return sides and f"{sides}: the roofline was measured too low, so no share of it counts"
 
 
 def judged(
@@ -152,10 +190,12 @@ def judged(
     ours = middle.get(OURS) if OURS not in wrong else None
     ratios = {side: ours / value for side, value in peers.items()} if ours else {}
     parts = {side: share(facts, row.task, row.threads, value, roofline) for side, value in middle.items()}
+    above = {side: part for side, part in parts.items() if part > POSSIBLE}
+    between = spread(row.samples[OURS], counting(row, peers)) if ours else None
     goal = ""
     in_table = targets and row.task.depth == 0 and (row.model, row.task.kind) in TARGETS
     if OURS in middle and (in_table or least is not None):
-        goal = goal_of(row, ratios, parts[OURS], wrong, unfit, least)
+        goal = goal_of(row, ratios, 0.0 if above else parts[OURS], wrong, unfit, least, between)
     return {
         "task": row.task.kind,
         "tokens": row.task.tokens,
@@ -164,9 +204,11 @@ def judged(
         "samples": {side: list(values) for side, values in row.samples.items()},
         "median": middle,
         "share_of_roofline": parts,
+        "roofline_void": too_high(above),
         "void": {**wrong, **unfit},
         "noisy": [side for side, values in row.samples.items() if noisy(values)],
         "better_peer": max(peers, key=peers.__getitem__, default=None),
         "ratio": min(ratios.values(), default=None),
+        "ratio_of_rounds": between,
         "goal": goal,
     }

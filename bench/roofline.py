@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from machine import cpu_mark, cpu_name, is_reference, last_cache_nbytes
+from machine import cpu_mark, cpu_name, is_reference, last_cache_nbytes, origin
 from peer import BENCH, tool
 from peer_sources import PeerError, peer_dir, run
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(cpu_name() + (", the reference machine" if is_reference() else ""))
     print(table(found))
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+        chosen.json.write_text(json.dumps({"machine": origin(), "roofline": found}, indent=1) + "\n")
     return 0
 
 

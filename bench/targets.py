@@ -98,6 +98,12 @@ def verdict(model: str, task: str, ratios: Mapping[str, float], share: float) ->
     return f"missed ({target.goal} times{excused})"
 
 
+def goal_ratio(model: str, task: str) -> float | None:
+    """How many times the better peer the table asks for; None where it has no such row."""
+    target = TARGETS.get((model, task))
+    return target.goal if target else None
+
+
 def reached(least: float, ratios: Mapping[str, float]) -> str:
     """`met` or `missed` of a goal that no table has: so many times every peer; empty where no peer's figure counts."""
     if not ratios:

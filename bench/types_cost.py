@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from machine import origin
 
 import jackfield_llm
 from jackfield_llm.comparison import compare_models, default_text
@@ -84,7 +85,7 @@ def main() -> None:
                 results[kind] = {**asdict(figures), **sizes, "types": dict(summary.types)}
                 print(row(kind, results[kind]), flush=True)
     if chosen.json:
-        document = {"model": source.name, "window": chosen.window, "types": results}
+        document = {"machine": origin(), "model": source.name, "window": chosen.window, "types": results}
         chosen.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

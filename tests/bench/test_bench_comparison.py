@@ -49,8 +49,9 @@ def test_a_quick_comparison_measures_every_side_at_every_task(quick):
         assert all(len(samples) == 1 and samples[0] > 0 for samples in row["samples"].values())
         assert row["goal"] == ""  # a quick run meets no target
     assert list(model["first"]) == list(model["output"]) == every
-    assert list(model["memory_bytes"]) == [*every, "imports"]
-    assert all(size > 1 << 20 for size in model["memory_bytes"].values())
+    assert list(model["memory_bytes"]) == ["1"]  # of threads
+    assert list(model["memory_bytes"]["1"]) == [*every, "imports"]
+    assert all(size > 1 << 20 for size in model["memory_bytes"]["1"].values())
     assert model["facts"]["type"] == "Q8_0"
 
 
