@@ -15,6 +15,8 @@
 
 using namespace jackfield;
 
+bool jackfield::iq_panels = true;  // levels.cpp has it in the wheel
+
 namespace {
 
 // Median GB/s of five passes; `work(begin, end)` reads those groups.

@@ -13,12 +13,8 @@ from jackfield.backend import DTYPES
 from jackfield_cpu import _native
 from jackfield_cpu.settings import read_settings
 
-CODEBOOKS = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
-SWITCH = "JACKFIELD_CPU_DISABLE_IQ_PANEL"
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(_native, "set_iq_panels"), reason="this build of the plugin can't turn panels of codebook weights off"
-)
+CODEBOOKS = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
+SWITCH = "JACKFIELD_CPU_IQ_PANEL"
 
 
 @pytest.fixture
@@ -48,8 +44,8 @@ def test_both_ways_agree(level, name, threads, iq_panels):
 
 def test_the_switch_of_panels(caplog):
     assert read_settings({}).iq_panels
-    assert read_settings({SWITCH: "0"}).iq_panels
-    assert not read_settings({SWITCH: "1"}).iq_panels
+    assert read_settings({SWITCH: "1"}).iq_panels
+    assert not read_settings({SWITCH: "0"}).iq_panels
     with caplog.at_level(logging.WARNING, "jackfield"):
         assert read_settings({SWITCH: "yes"}).iq_panels
     assert f"{SWITCH}='yes' is ignored" in caplog.text

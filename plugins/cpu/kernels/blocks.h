@@ -27,6 +27,9 @@ constexpr int16_t NBYTES[] = {4, 2, 2, 8, 1, 1, 2, 4, 8, 1, JF_BLOCK_DTYPES(JF_N
 constexpr int64_t block_length(int32_t d) { return LENGTHS[d]; }
 constexpr int64_t block_nbytes(int32_t d) { return NBYTES[d]; }
 constexpr bool is_super(int32_t d) { return block_length(d) == 256; }
+constexpr bool is_codebook(int32_t d) {  // rows of a table stand for several columns
+    return d == IQ1_S || d == IQ1_M || d == IQ2_XXS || d == IQ2_XS || d == IQ2_S || d == IQ3_XXS || d == IQ3_S;
+}
 
 // f(Type<D>()) for the weight dtype D that `dtype` is: the one switch over them.
 template <int32_t D>

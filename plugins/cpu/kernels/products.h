@@ -1,7 +1,7 @@
 // The engine behind linear, linear_experts and matmul: rows of x times the rows of one or more weight matrices.
 // linear.cpp defines it, once for each instruction-set level.
 #pragma once
-#include "bf16_products.h"
+#include "choices.h"
 #include "packing.h"
 
 namespace jackfield::JF_LEVEL {

@@ -9,7 +9,7 @@ namespace {
 // Groups that are decoded to memory once for all panels of x: they and a panel fit in a core's second cache.
 constexpr int64_t STAGED_GROUPS = 4;
 
-JF_INLINE bool staged_ahead(const Weights& weights, int64_t rows) { return weights.stage && rows > WIDEST; }
+JF_INLINE bool staged_ahead(const Weights& weights, int64_t rows) { return weights.ahead && rows > WIDEST; }
 // Bytes of so many decoded columns of a group.
 JF_INLINE int64_t staged_nbytes(const Weights& weights, int64_t columns) {
     return columns / 32 * (STAGED_QUANTS + staged_scales(weights.activation));

@@ -2,6 +2,7 @@
 // The integer sum of 32 columns is exact; f32 sums run over the blocks in order, so a row of x gives the same bits
 // whatever else is in its panel.
 #pragma once
+#include "choices.h"
 #include "formats_codebook.h"
 #include "formats_super.h"
 #if defined(__ARM_NEON)
@@ -294,6 +295,7 @@ struct Weights {
     // How blocks are decoded to memory, and the tile that reads them there; null where that never pays.
     void (*stage)(const uint8_t* block, int64_t blocks, uint8_t* to);
     Tile (*staged_tile)(int64_t width);
+    bool ahead;  // decoded once for many panels
 };
 
 // Direct types are decoded to memory too when many panels of x read them: 512 rows took a third less time. Not where
@@ -308,7 +310,8 @@ template <int32_t D>
 JF_INLINE Weights weights() {
     using T = Format<D>;
     constexpr Activation a = T::activation;
-    Weights found{a, quantise_row<a.super, a.wide, a.affine, a.halves>, nullptr, nullptr, nullptr};
+    Weights found{a,       quantise_row<a.super, a.wide, a.affine, a.halves>, nullptr, nullptr,
+                  nullptr, IS_STAGED<D> && (!is_codebook(D) || iq_panels)};
     if constexpr (T::WAY == DIRECT) found.tile = tile_of_width<D>;
     if constexpr (IS_STAGED<D>) {
         found.stage = stage<D>;

@@ -1,6 +1,6 @@
 #include "levels.h"
 
-#include "../kernels/bf16_products.h"
+#include "../kernels/choices.h"
 
 #include <cstring>
 
@@ -79,6 +79,7 @@ static bool has_bf16_dots() {
 static Bf16Products best_bf16_products() { return has_bf16_dots() ? PAIRED_BY_INSTRUCTION : WIDENED; }
 
 Bf16Products bf16_products = best_bf16_products();
+bool iq_panels = true;
 
 bool set_bf16_products(const std::string& how) {
     if (how == "widened")
@@ -91,6 +92,8 @@ bool set_bf16_products(const std::string& how) {
         return false;
     return true;
 }
+
+void set_iq_panels(bool on) { iq_panels = on; }
 
 const std::vector<Level>& levels() {
     static const std::vector<Level> all = [] {

@@ -25,6 +25,7 @@ struct Level {
 
 // "widened", "paired" or "auto", which is paired where the CPU has the instruction. False for another word.
 bool set_bf16_products(const std::string& how);
+void set_iq_panels(bool on);
 
 const std::vector<Level>& levels();                              // best first
 const Level* find_level(const std::string& name);                // or null

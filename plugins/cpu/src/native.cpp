@@ -423,6 +423,7 @@ PYBIND11_MODULE(_native, m, py::mod_gil_not_used()) {
     py::register_exception<Unsupported>(m, "Unsupported", PyExc_ValueError);
     m.def("levels", &level_list);
     m.def("set_bf16_products", &set_bf16_products);
+    m.def("set_iq_panels", &set_iq_panels);
     m.def("kernels", &kernel_table);
     m.def("why_not", &why_not);
     m.def("scratch", &scratch);

@@ -48,6 +48,7 @@ class CpuBackend(Backend):
     def devices(self) -> Sequence[Device]:
         settings = read_settings()
         _native.set_bf16_products(settings.bf16)
+        _native.set_iq_panels(settings.iq_panels)
         target = _target(settings.level)
         each = max(1, settings.threads // settings.parts)
         device = partial(CpuDevice, target=target, threads=each, fuses=settings.fuses, cpus=settings.cpus)

@@ -28,6 +28,7 @@ class Settings:
     cpus: numbers of the CPUs that workers beside the calling thread are bound to, in turn; none: the system decides.
     bf16: how bf16 weights are multiplied where the precision is not "f32": "widened" to f32, "paired" with x rounded to
     bf16, or "auto": paired where the CPU adds two such products by one instruction.
+    iq_panels: whether weights of codebooks are decoded once for many rows.
     """
 
     level: str
@@ -36,6 +37,7 @@ class Settings:
     fuses: bool = True
     cpus: tuple[int, ...] = ()
     bf16: str = "auto"
+    iq_panels: bool = True
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> Settings:
@@ -48,7 +50,10 @@ def read_settings(env: Mapping[str, str] | None = None) -> Settings:
     parts = _parts(env)
     threads = _positive(env, "JACKFIELD_CPU_THREADS") or default_threads()
     fuses = not _switch(env, "JACKFIELD_CPU_DISABLE_FUSION")
-    return Settings(choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts, fuses, _cpus(env), _bf16(env))
+    iq_panels = _switch(env, "JACKFIELD_CPU_IQ_PANEL", unset=True)
+    return Settings(
+        choose_level(env.get("JACKFIELD_CPU_ISA")), threads, parts, fuses, _cpus(env), _bf16(env), iq_panels
+    )
 
 
 def _bf16(env: Mapping[str, str]) -> str:
@@ -103,13 +108,15 @@ def _cpus(env: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(cpus)
 
 
-def _switch(env: Mapping[str, str], name: str) -> bool:
-    """A positive whole number is on, 0 off; anything else is off too, with a warning, since switches only diagnose."""
-    text = env.get(name) or "0"
+def _switch(env: Mapping[str, str], name: str, *, unset: bool = False) -> bool:
+    """A positive whole number is on, 0 off; anything else is as if unset, with a warning: switches only diagnose."""
+    text = env.get(name)
+    if not text:
+        return unset
     if text.isascii() and text.isdigit():
         return int(text) > 0
     LOG.warning("cpu: %s=%r is ignored: must be 0 or a positive whole number", name, text)
-    return False
+    return unset
 
 
 def choose_level(forced: str | None) -> str:

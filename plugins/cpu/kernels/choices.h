@@ -1,4 +1,4 @@
-// Which of the two ways bf16 weights are multiplied; one choice for the process.
+// How weights of some dtypes are multiplied: choices for the process, made before its first program.
 #pragma once
 #include <stdint.h>
 
@@ -8,5 +8,9 @@ namespace jackfield {
 // by an instruction or in words of the level. levels.cpp knows what the CPU has.
 enum Bf16Products : int32_t { WIDENED, PAIRED, PAIRED_BY_INSTRUCTION };
 extern Bf16Products bf16_products;
+
+// Whether weights of codebooks (iq1, iq2, iq3) are decoded once for all panels of x where there are several; else block
+// by block for each.
+extern bool iq_panels;
 
 }  // namespace jackfield
