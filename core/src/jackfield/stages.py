@@ -146,7 +146,7 @@ _BY_STAGE: dict[Stage, type[BackendError]] = {
 def error_of(status: BackendStatus) -> Error:
     """The exception for a backend that stopped, when its device was named. It carries `.status`."""
     reason = status.error or status.code
-    text = reason if reason.startswith((f"{status.name} ", f"{status.name}: ")) else f"{status.name}: {reason}"
+    text = reason if reason.startswith((f"{status.name} ", f"{status.name}:")) else f"{status.name}: {reason}"
     text += f"; {status.hint}" if status.hint else ""
     cls = _BY_CODE.get(status.code) or _BY_STAGE.get(status.stage)
     if cls is not None:
