@@ -34,7 +34,7 @@ def toy():
         made = type("Toy", (ReferenceDevice,), device)()
         made.name = "toy:0"
         asked = {m: loud(ReferenceBackend, m) for m in methods if m in QUESTIONS}
-        backend = type("Loud", (ReferenceBackend,), {"name": "toy", "devices": lambda _: [made], **asked, **more})
+        backend = type("Loud", (ReferenceBackend,), {"name": "toy", "devices": lambda _: [made], "__module__": __name__, **asked, **more})
         jf.register_backend(backend)
         return made
 
@@ -53,8 +53,7 @@ def test_no_print_of_a_plan_reaches_stdout(method, toy, capsys):
     plan = jf.compile(graph(), "toy")
     assert capsys.readouterr().out == ""
     (note,) = [n for s in jf.status() if s.name == "toy" for n in s.notes if "printed" in n]
-    assert note.endswith(f"{f'NOISE of {method}'!r}") or f"NOISE of {method}" in note
-    assert "characters on stdout while a plan was made" in note
+    assert f"characters on stdout while a plan was made: 'NOISE of {method}" in note
     assert plan(x=np.ones((8, 4096), np.float32)).shape == (4096, 8)
 
 
@@ -108,6 +107,6 @@ def test_a_room_knows_who_printed(capsys):
             print("two")
         print("three")
     assert room.getvalue() == "one\ntwo\nthree\n"
-    assert room.printers[__name__.partition(".")[0]] == (14, "one\ntwo\nthree\n")
+    assert list(room.printers.values()) == [(14, "one\ntwo\nthree\n")]
     print("four")
     assert capsys.readouterr().out == "four\n"

@@ -354,9 +354,9 @@ def test_who_is_only_asked_has_proven_no_more(alone):
     """A build that took no step yet: the plan that first has it compile finds a marker still."""
     environment = alone("acme", source("acme", "segfault", "compile", only_here=True))
     environment.install(build(environment.folder, "first", source("first")))
-    asks = BOTH.replace("first+acme+last", "first+acme")
+    asks, pins = BOTH.replace("first+acme+last", "first+acme"), ', pins=[("add.0", "first"), ("add.1", {on!r})]'
     for _ in range(2):
-        code, _, err = environment.run(asks.format(on="first"))
+        code, _, err = environment.run(asks.replace(pins, ""))
         assert code == 0, err
     (verdict,) = (environment.cache / "backends").glob("acme-*.json")
     assert json.loads(verdict.read_text())["proven"] == ["open", "question"]

@@ -136,7 +136,7 @@ class Attempt:
         leaves = self._may_leave(opened)
         is_short = isinstance(blame.cause, MemoryError)
         if blame.doing == ROOM or (is_short and opened.known.get(_GIVEN)):
-            # Full, not broken: another plan may fit. The host's memory is the program's, and no other device adds to it.
+            # Full, not broken: another plan may fit. The host's memory is the program's: no other device adds to it.
             if leaves and not opened.is_host:
                 self._leave(self._full, opened, f"{opened.name} is left out of this plan: {_first_line(error)}")
                 log.warning("%s", self._full.notes[-1])

@@ -306,11 +306,8 @@ class Plugin:
         doing: what was asked of it, in words. Returns: the error that a user is told.
         """
         text = f"{opened.name}: {type(cause).__name__} at {doing}: {words_of(cause)}".removesuffix(": ")
-        again = "jf.refresh() or its name tries it again"
-        if isinstance(cause, MemoryError):
-            hint = f"{free_of(opened.memory)}; {again}"
-        else:
-            hint = f"{self._vendor()}; {again}"
+        why = free_of(opened.memory) if isinstance(cause, MemoryError) else self._vendor()
+        hint = f"{why}; jf.refresh() or its name tries it again"
         self.cause, self._has_failed = cause, True
         self.status = replace(Stop("open", "failed", "open-error", text, hint).on(self.status, cause), where="here")
         return error_of(self.status)

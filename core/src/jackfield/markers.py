@@ -157,7 +157,7 @@ class Marker:
         return None if descriptor is None else cls(path, descriptor)
 
     def mark(self, moment: str, doing: str) -> None:
-        """This is being done on the build."""
+        """Say that this is being done on the build."""
         Faults.point(self._descriptor)
         self._write(f"{self._how} {moment} {doing}")
 
