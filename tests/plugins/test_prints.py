@@ -34,7 +34,11 @@ def toy():
         made = type("Toy", (ReferenceDevice,), device)()
         made.name = "toy:0"
         asked = {m: loud(ReferenceBackend, m) for m in methods if m in QUESTIONS}
-        backend = type("Loud", (ReferenceBackend,), {"name": "toy", "devices": lambda _: [made], "__module__": __name__, **asked, **more})
+        backend = type(
+            "Loud",
+            (ReferenceBackend,),
+            {"name": "toy", "devices": lambda _: [made], "__module__": __name__, **asked, **more},
+        )
         jf.register_backend(backend)
         return made
 
@@ -43,8 +47,9 @@ def toy():
 
 
 def graph(rows=4096):
+    """Two constants: one that may be borrowed, and one that is written."""
     x = jf.input("x", (8, rows))
-    return ops.relu(ops.add(x.T, jf.constant(np.ones((rows, 8), np.float32))))
+    return ops.add(ops.add(x.T, jf.constant(np.ones((rows, 8), np.float32))), jf.constant(np.ones(8, np.float32)))
 
 
 @pytest.mark.parametrize("method", [*QUESTIONS, *WORK])
