@@ -29,7 +29,7 @@ RUNGS = (
     "discovery opened fields prints loading rehearsal fitting registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "telling report timeline heap hosting crew upload store binding checks",
-    "plan session",
+    "plan attempt session",
     "explain trace",
     "conformance feeds diff profile",
     "gguf",

@@ -26,9 +26,10 @@ json.dump({s.name: [s.stage, s.state, s.code, s.error, s.hint, s.where] for s in
 """
 ADD = """
 import numpy as np, jackfield as jf
-x = jf.input("x", (3,))
-plan = jf.compile(jf.ops.add(x, x), device={name!r}, policy="strict")
-assert plan(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
+n = 1 << 15
+x = jf.input("x", (n,))
+plan = jf.compile(jf.ops.add(x, jf.constant(np.ones(n, np.float32))), device={name!r}, policy="strict")
+assert plan(x=np.ones(n, np.float32)).tolist() == [2] * n
 print(*plan.devices)
 """
 NAMED = """
@@ -260,15 +261,37 @@ def test_many_processes_at_once_ask_once(fault, at, alone):
     assert names <= {".json", ".lock"}
 
 
-@pytest.mark.parametrize("at", ["open", "compile", "call"])
+# Questions that the toy leaves to their defaults, so that it dies in them.
+ASKED = """
+def dies(self, *_):
+    fault({at!r})
+    return getattr(super(type(self), self), {at!r})(*_)
+{owner}.{at} = dies
+"""
+OWNERS = {
+    **dict.fromkeys(("why_not", "cost", "pack"), "Acme"),
+    **dict.fromkeys(("groups", "scratch", "result_nbytes", "borrow"), "Toy"),
+}
+SAID = {
+    **dict.fromkeys(("why_not", "cost"), "question"),
+    **dict.fromkeys(("pack", "groups", "scratch", "result_nbytes"), "question ({})"),
+    "borrow": "write (borrow)",
+}
+
+
+@pytest.mark.parametrize("at", ["open", "alloc", "write", "compile", "call", *OWNERS])
 def test_a_crash_that_no_rehearsal_shows_happens_once(at, alone):
-    environment = alone("acme", source("acme", "segfault", at, only_here=True))
+    text = source("acme", "segfault", at, only_here=True).replace(
+        "def write(self, buffer, offset, data):", "def write(self, buffer, offset, data):\n        fault('write')"
+    )
+    text += ASKED.format(at=at, owner=OWNERS[at]) if at in OWNERS else ""
+    environment = alone("acme", text)
     code, _, _ = environment.run(ADD.format(name="acme"))
     assert code == -signal.SIGSEGV
     code, out, err = environment.run(NAMED.format(name="acme"))
     assert code == 0, err
     assert out.startswith("crashed here acme: process ")
-    assert f"died in the first {at}" in out
+    assert f"died in the first {SAID.get(at, '{}').format(at)}" in out
     assert listed(environment)["acme"][1] == "crashed"
     code, out, err = environment.run(
         "import sys; from jackfield.cli import main; sys.argv[1:] = ['doctor', '--fresh']; main()"
@@ -301,6 +324,54 @@ def test_an_end_from_outside_is_no_crash(fault, alone):
     assert code == 0, err
     assert out.startswith("crashed here acme: process ")
     assert "died in the first compile on it, as one before it did" in out
+
+
+BOTH = """
+import numpy as np, jackfield as jf
+n = 1 << 15
+x, one = jf.input("x", (n,)), jf.constant(np.ones(n, np.float32))
+y = jf.ops.add(jf.ops.add(x, one), one)
+plan = jf.compile(y, device="first+acme+last", policy="strict", pins=[("add.0", "first"), ("add.1", {on!r})])
+assert plan(x=np.ones(n, np.float32)).tolist() == [3] * n
+"""
+
+
+@pytest.mark.parametrize("at", ["alloc", "compile"])
+def test_a_crash_is_laid_to_the_build_that_was_at_work(at, alone):
+    """Three builds are asked for the first time by one plan, each between questions to the others."""
+    environment = alone("acme", source("acme", "segfault", at, only_here=True))
+    environment.install(*(build(environment.folder, name, source(name)) for name in ("first", "last")))
+    assert environment.run(BOTH.format(on="acme"))[0] == -signal.SIGSEGV
+    states = {name: found[1] for name, found in listed(environment).items()}
+    assert {name: states[name] for name in ("acme", "first", "last")} == {
+        "acme": "crashed",
+        "first": "ok",
+        "last": "ok",
+    }
+
+
+def test_who_is_only_asked_has_proven_no_more(alone):
+    """A build that took no step yet: the plan that first has it compile finds a marker still."""
+    environment = alone("acme", source("acme", "segfault", "compile", only_here=True))
+    environment.install(build(environment.folder, "first", source("first")))
+    asks, pins = BOTH.replace("first+acme+last", "first+acme"), ', pins=[("add.0", "first"), ("add.1", {on!r})]'
+    for _ in range(2):
+        code, _, err = environment.run(asks.replace(pins, ""))
+        assert code == 0, err
+    (verdict,) = (environment.cache / "backends").glob("acme-*.json")
+    assert json.loads(verdict.read_text())["proven"] == ["open", "question"]
+    assert environment.run(asks.format(on="acme"))[0] == -signal.SIGSEGV
+    assert listed(environment)["acme"][1] == "crashed"
+
+
+def test_a_build_that_came_through_leaves_no_marker(alone):
+    environment = alone("acme", source("acme"))
+    for _ in range(2):
+        assert environment.run(ADD.format(name="acme"))[0] == 0
+        (verdict,) = (environment.cache / "backends").glob("acme-*.json")
+        proven = json.loads(verdict.read_text())["proven"]
+        assert proven == ["alloc", "call", "compile", "open", "question", "write"]
+        assert list((environment.cache / "backends").glob("*.busy")) == []
 
 
 def test_who_is_interrupted_in_a_first_call_is_no_crash(alone):

@@ -56,8 +56,13 @@ class Output:
 
 def arenas_for(drawn: Blueprint) -> Arenas:
     arenas = Arenas()
-    for number, arena in drawn.memory.arenas.items():
-        arenas.grow(drawn.panel.device(number), arena.chunks)
+    try:
+        for number, arena in drawn.memory.arenas.items():
+            arenas.grow(drawn.panel.device(number), arena.chunks)
+    except BaseException:
+        arenas.close()
+        raise
+    arenas.settle()
     return arenas
 
 
@@ -123,8 +128,8 @@ class Binder:
         device = self.panel.device(run.device)
         with contained(device.name, "compile"), self.panel.devices[run.device].watched("compile"):
             program = device.compile(groups, scratch)
-        if not isinstance(program, Program):
-            raise DeviceError(f"{device.name}: compile gives a {type(program).__name__}, must be a Program")
+            if not isinstance(program, Program):
+                raise DeviceError(f"{device.name}: compile gives a {type(program).__name__}, must be a Program")
         return program
 
     def inputs(self) -> list[Input]:

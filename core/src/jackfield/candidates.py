@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from .backend import Device, Reason, Step, refusal, work_of
-from .containment import contained
+from .containment import blamed, contained
 from .graph import Attrs
+from .markers import guards
 from .op import OPS, Work
 from .opened import OpenDevice
 from .spec import Spec
@@ -39,7 +40,8 @@ class Panel:
 
     devices: all that may be asked. chosen: numbers of those that were asked for, best first. fallback: numbers of
     those that take over what none of the chosen takes, in order; ask `spare()` for them. more: opens fallbacks that
-    nobody needed yet. memo: answers, shared by the compiles of a Session.
+    nobody needed yet. memo: answers, shared by the compiles of a Session. raised: the first thing each raised when it
+    was asked.
     """
 
     devices: list[OpenDevice]
@@ -51,6 +53,7 @@ class Panel:
     _seen: list[dict[int, tuple[Step, Answer]]] = field(init=False, repr=False)
     _work: dict[Step, Work] = field(init=False, repr=False, default_factory=dict)
     _read: set[int] = field(init=False, repr=False, default_factory=set)  # devices whose fields could be read
+    raised: dict[int, BaseException] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tables, self._seen = [], []
@@ -111,9 +114,24 @@ class Panel:
         table = self._tables[number]
         known = table.get(step)
         if known is None:
-            known = table[step] = _ask(self.devices[number], step)
+            known = table[step] = self._ask(number, step)
         self._seen[number][id(step)] = step, known
         return known
+
+    def _ask(self, number: int, step: Step) -> Answer:
+        opened = self.devices[number]
+        if step.op not in opened.kernels:
+            return Answer(refusal(step, opened.kernels, opened.target), step)
+        try:
+            if not guards:  # as good as always, and an answer takes microseconds
+                return _asked(opened, step)
+            with contained(opened.name, "question"):
+                return _asked(opened, step)
+        except (Exception, SystemExit) as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
+            error = blame.cause if (blame := blamed(e)) is not None else e
+            self.raised.setdefault(number, error)
+            text = f"{opened.name} raised {type(error).__name__} when asked: {words_of(error)}"
+            return Answer(Reason(text), step)
 
     def work(self, step: Step) -> Work:
         known = self._work.get(step)
@@ -125,15 +143,6 @@ class Panel:
 def contiguous_step(spec: Spec) -> Step:
     """The step that copies a strided tensor to a dense one."""
     return Step("contiguous", (spec,), spec.dense().with_role("temporary"), Attrs())
-
-
-def _ask(opened: OpenDevice, step: Step) -> Answer:
-    if step.op not in opened.kernels:
-        return Answer(refusal(step, opened.kernels, opened.target), step)
-    try:
-        return _asked(opened, step)
-    except (Exception, SystemExit) as e:  # noqa: BLE001 (a plugin may raise anything; the other devices must still be asked)
-        return Answer(Reason(f"{opened.name} raised {type(e).__name__} when asked: {words_of(e)}"), step)
 
 
 def _asked(opened: OpenDevice, step: Step) -> Answer:

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import pluggy
 
 from . import hookspecs
-from .backend import Backend, Device, Kernel, Target
+from .backend import Backend, Device, Kernel, Memory, Target
 from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
-from .errors import ContractError, DeviceNameError, ForkedError
+from .errors import ContractError, DeviceNameError, Error, ForkedError
 from .fields import Stopped, disagrees, fields_of, is_hidden, number, open_error, order_of, table_of, term_of
 from .hardware import seen_by
 from .hookspecs import Finding, Seen, Span
@@ -91,6 +91,7 @@ class Plugin:
         self.status = (found.stop or start).on(_blank(found))
         self._lock = threading.RLock()  # held by the thread that opens it
         self._is_opening = False
+        self._has_failed = False  # after it was open; see `failed`
 
     @property
     def is_pending(self) -> bool:
@@ -123,6 +124,8 @@ class Plugin:
         if self._is_opening:  # its own code asks for devices
             error = "it asks for its own devices while they are being opened"
             raise error_of(Stop("open", "failed", "open-error", error).on(self.status))
+        if named:
+            self.works()  # who names it has it tried again
         if self.status.state == "ok":
             if self.pid != os.getpid():
                 raise ForkedError(
@@ -200,7 +203,7 @@ class Plugin:
     @contextmanager
     def watched(self, moment: Moment) -> Iterator[None]:
         """Around what may take long or end the process. Who takes longer than the deadline is named: nothing can end
-        it, but the user can. A process that dies in the first open, compile or call leaves a marker.
+        it, but the user can. A process that dies in the first open leaves a marker.
         """
         timeout_s = self.timeout_s
         words = "%s: %s has taken more than %g s so far"
@@ -209,7 +212,8 @@ class Plugin:
         if self.found.distribution is not None:
             late.start()
         try:
-            with self.proof.first(moment) if self.proof is not None else nullcontext():
+            # Around a compile the plan that is made has its own marker; see `probe.Guarded`.
+            with self.proof.first(moment) if self.proof is not None and moment == "open" else nullcontext():
                 yield
         finally:
             late.cancel()
@@ -291,11 +295,37 @@ class Plugin:
 
     def _broken(self, verdict: Verdict) -> Stop:
         state: State = "hung" if verdict.state == "hung" else "crashed"
-        issues = self.found.manifest.issues if self.found.manifest else ""
-        hint = f"report it to {issues}" if issues else "report it to its vendor"
+        hint = self._vendor()
         if state == "hung":
             hint += "; JACKFIELD_PROBE_TIMEOUT=60 waits longer"
         return Stop("probe", state, verdict.code, verdict.error, f"{hint}; `jackfield doctor --fresh` tries again")
+
+    def failed(self, opened: OpenDevice, doing: str, cause: BaseException) -> Error:
+        """An open device of it has raised while a plan was made: it is not used any more, unless it is named.
+
+        doing: what was asked of it, in words. Returns: the error that a user is told.
+        """
+        text = f"{opened.name}: {type(cause).__name__} at {doing}: {words_of(cause)}".removesuffix(": ")
+        why = free_of(opened.memory) if isinstance(cause, MemoryError) else self._vendor()
+        hint = f"{why}; jf.refresh() or its name tries it again"
+        self.cause, self._has_failed = cause, True
+        self.status = replace(Stop("open", "failed", "open-error", text, hint).on(self.status, cause), where="here")
+        return error_of(self.status)
+
+    def works(self) -> None:
+        """What `failed` said of it is no longer so."""
+        if self._has_failed:
+            self._has_failed, self.cause = False, None
+            self.status = replace(Stop("open", "ok", "", "").on(self.status), error=None)
+
+    def note(self, text: str) -> None:
+        """A note for its status, once."""
+        if text not in self.status.notes:
+            self._note(text)
+
+    def _vendor(self) -> str:
+        issues = self.found.manifest.issues if self.found.manifest else ""
+        return f"report it to {issues}" if issues else "report it to its vendor"
 
     def _call(self, stop: Callable[[BaseException], Stop], call: Callable[[], T]) -> T:
         """Run plugin code; whatever it raises becomes the stop of its stage."""
@@ -510,6 +540,16 @@ def _no_backend(e: BaseException) -> Stop:
 def _field_error(e: BaseException) -> Stop:
     """Of a backend's name, version and window."""
     return disagrees(f"its name, api or spoken raised {said(e)}").stop
+
+
+def free_of(memory: Memory) -> str:
+    """Such as "11.0 MiB of 16.0 GiB free"."""
+    if not memory.total:
+        return "it does not tell how much memory it has"
+    free, total = (
+        f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB" for n in (memory.free, memory.total)
+    )
+    return f"{free} of {total} free"
 
 
 def _nobody(stage: Stage) -> None:

@@ -201,9 +201,9 @@ class _Planner:
             asked = "fuse" if linked else "groups"
             with contained(device.name, asked):
                 wish = device.fuse([item.step for item in run.items], self._links(run))
-            if not isinstance(wish, Grouping):
-                raise DeviceError(f"{device.name}: {asked} gives a {type(wish).__name__}, must be a Grouping")
-            self._check(device, wish, run)
+                if not isinstance(wish, Grouping):
+                    raise DeviceError(f"{device.name}: {asked} gives a {type(wish).__name__}, must be a Grouping")
+                self._check(device, wish, run)
             self.wishes.append(wish)
             self.memory.groups.append(tuple(tuple(g) for g in wish.groups))
 
@@ -456,17 +456,17 @@ def _result_nbytes(device: Device, step: Step) -> int:
         return step.result.nbytes
     with contained(device.name, "result_nbytes"):
         reserved = index(device.result_nbytes(step))
-    if reserved < step.result.nbytes or (reserved > step.result.nbytes and not step.result.dtype.is_block):
-        raise DeviceError(
-            f"{device.name}: result_nbytes of {step.op} is {reserved} bytes for {step.result} of {step.result.nbytes}; "
-            f"it must be at least that, and more only as row padding of a block dtype"
-        )
+        if reserved < step.result.nbytes or (reserved > step.result.nbytes and not step.result.dtype.is_block):
+            raise DeviceError(
+                f"{device.name}: result_nbytes of {step.op} is {reserved} bytes for {step.result} of "
+                f"{step.result.nbytes}; it must be at least that, and more only as row padding of a block dtype"
+            )
     return reserved
 
 
 def _scratch(device: Device, group: Sequence[Step]) -> int:
     with contained(device.name, "scratch"):
         nbytes = index(device.scratch(group))
-    if nbytes < 0:
-        raise DeviceError(f"{device.name}: scratch of {group[0].op} is {nbytes} bytes, must be at least 0")
+        if nbytes < 0:
+            raise DeviceError(f"{device.name}: scratch of {group[0].op} is {nbytes} bytes, must be at least 0")
     return nbytes

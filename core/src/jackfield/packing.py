@@ -74,9 +74,9 @@ class _Chooser:
             return "", None
         for item, i in direct:
             if (reason := self._refusal(item, i, packing.name)) is not None:
-                raise DeviceError(
-                    f"{self.panel.name(value.device)} packs {value.spec} as {packing.name} but refuses it so: {reason}"
-                )
+                name = self.panel.name(value.device)
+                with contained(name, "pack"):
+                    raise DeviceError(f"{name} packs {value.spec} as {packing.name} but refuses it so: {reason}")
         return packing.name, packing
 
     def _packing(self, value: Value, steps: tuple[Step, ...]) -> Packing | None:
@@ -86,10 +86,10 @@ class _Chooser:
             name = opened.name
             with contained(name, "pack"):
                 packing = opened.backend.pack(value.spec, steps, opened.target)
-            if packing is not None and not isinstance(packing, Packing):
-                raise DeviceError(f"{name}: pack gives a {type(packing).__name__}, must be a Packing or None")
-            if packing is not None:
-                _check(name, packing, value.spec)
+                if packing is not None and not isinstance(packing, Packing):
+                    raise DeviceError(f"{name}: pack gives a {type(packing).__name__}, must be a Packing or None")
+                if packing is not None:
+                    _check(name, packing, value.spec)
             self.packings[key] = packing
         return self.packings[key]
 

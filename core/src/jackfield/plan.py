@@ -91,7 +91,11 @@ class Plan:
             self._store.check_usable("clone")
             arenas = arenas_for(self._drawn)
             self._store.clones.add(arenas)
-            clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
+            try:
+                clone = Plan(self._drawn, self._store, arenas, self.session, self._keys)
+            except BaseException:
+                arenas.close()
+                raise
             weakref.finalize(clone, arenas.close).atexit = False  # then the Session closes all
             return clone
 
@@ -101,37 +105,44 @@ class Plan:
     # Binding to addresses
 
     def bind(self) -> None:
-        """Compile every run for the addresses its memory has now."""
+        """Compile every run for the addresses its memory has now. Where that raises, the plan stays as it was."""
         binder = Binder(self._drawn, self._store, self._arenas)
         drawn, panel = self._drawn, self._drawn.panel
         watch = Watch(drawn, binder.chunk, binder.place) if drawn.request.checks else None
-        self._programs: list[Program] = []
-        self._schedule: list[Callable[[], None]] = []
-        self._at: list[str] = []
+        programs: list[Program] = []
+        schedule: list[Callable[[], None]] = []
+        at: list[str] = []
         for number, run in enumerate(drawn.runs):
             name = panel.name(run.device)
             if run.copies:
                 batch = binder.copies(run)
                 if watch is not None:
                     batch = watch.around(batch, drawn.memory.copy_moments[number], run, copies=True)
-                self._schedule.append(batch)
-                self._at.append(name)
+                schedule.append(batch)
+                at.append(name)
             program = binder.program(number, run)
-            self._programs.append(program)
+            programs.append(program)
             step = program.run
             if watch is not None:
                 step = watch.around(step, drawn.memory.moments[number][0], run, copies=False)
-            self._schedule.append(step)
-            self._at.append(name)
+            schedule.append(step)
+            at.append(name)
+        inputs = binder.inputs()
+        outputs = [binder.output(ref) for ref in drawn.parts.outputs]
+        self._programs, self._schedule, self._at = programs, schedule, at
+        self._inputs, self._outputs = inputs, outputs
         self._begin = watch.begin if watch is not None else None
-        self._inputs = binder.inputs()
-        self._outputs = [binder.output(ref) for ref in drawn.parts.outputs]
         self._waited = [d for d in binder.devices() if type(d).synchronize is not Device.synchronize]
         self._states = [self._store.states[t.name] for t in drawn.states]
-        proofs = {panel.devices[run.device].proof for run in drawn.runs if not run.copies}
+        proofs = {panel.devices[run.device].proof for run in drawn.runs}
         self._unproven = [p for p in proofs if p is not None and p.unproven("call")]
         self._state_names = frozenset(state.name for state in self._states)
         self._changed = [s for s in self._states if s.name in drawn.changed]
+
+    def bound(self) -> Callable[[], None]:
+        """What brings the binding of now back."""
+        now = vars(self).copy()
+        return lambda: vars(self).update(now)
 
     def unbind(self) -> None:
         """Let go of programs and addresses; the Session is closing."""

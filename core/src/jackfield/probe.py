@@ -2,8 +2,8 @@
 
 Native code may end the process that imports it, or never come back. So the first time a build of a wheel is met a child
 rehearses import, hook, contract and `devices()`; only then does this process run the plugin. The verdict is kept for
-the user under a key of everything it may depend on. Files that surround the first open, compile and call in this
-process tell the next one at which of them the process died.
+the user under a key of everything it may depend on. Files that surround the first open in this process, the first plan
+from the first question to its last program, and the first call tell the next one at which of them the process died.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from .manifest import LONGEST_WAIT_S
-from .markers import Death, Faults, lock, taken
+from .markers import PLANNING, Death, Guard, Marker, guards, taken
 from .sweep import sweep, used
 from .variables import setting
 
@@ -31,6 +31,7 @@ __all__ = [
     "ALWAYS",
     "FIRST",
     "NEVER",
+    "Guarded",
     "Moment",
     "Proof",
     "Verdict",
@@ -48,7 +49,7 @@ FIRST, ALWAYS, NEVER = "first", "always", "never"
 SCHEMA = "jackfield.probe/1"
 LONGEST_S = 3600  # of a rehearsal
 _TAIL = 4000  # characters of what a child wrote on stderr
-Moment = Literal["open", "compile", "call"]
+Moment = Literal["open", "question", "alloc", "write", "compile", "call"]
 
 # The answer has a pipe of its own, which nothing a plugin prints can reach. -I keeps the current folder, PYTHON*
 # variables and the user's site out; the search path is the one given.
@@ -309,38 +310,47 @@ class Proof:
                     self._write(kept)
             return kept
 
-    def unproven(self, moment: Moment) -> bool:
+    def unproven(self, moment: str) -> bool:
         """Whether no process is known to have outlived this on this build, and it can be remembered."""
         return self.folder is not None and self.verdict is not None and moment not in self.verdict.proven
 
     @contextmanager
     def first(self, moment: Moment) -> Iterator[None]:
-        """Around the first open, compile or call of a build: a process that dies inside leaves a file that says so."""
+        """Around the first open or call of a build: a process that dies inside leaves a file that says so."""
         if self.folder is None or not self.unproven(moment):
             yield
             return
-        marker = self.folder / f"{self.key}.{moment}.{os.getpid()}-{threading.get_native_id()}.busy"
-        held: int | None = None
+        path = self._marker(moment)
+        marker: Marker | None = None
         try:
-            held = lock(marker)
-            if held is not None:
-                Faults.begin(held)
+            marker = Marker.made(path)
+            if marker is not None:
+                marker.mark(moment, moment)
             yield
         finally:
             with suppress(OSError):
-                marker.unlink()
-            if held is not None:
-                Faults.ends(held)
-                os.close(held)
-        if held is not None:
-            self._prove(moment)
+                path.unlink()
+            if marker is not None:
+                marker.end()
+        if marker is not None:
+            self.prove((moment,))
 
-    def _prove(self, moment: Moment) -> None:
+    def guard(self, moments: Iterable[str]) -> Guard:
+        """For plans that are made on the build, where no process is known to have outlived these."""
+        return Guard(moments, lambda: Marker.made(self._marker("plan")))
+
+    def _marker(self, what: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.key}.{what}.{os.getpid()}-{threading.get_native_id()}.busy"
+
+    def prove(self, moments: Iterable[str]) -> None:
+        """Remember that a process has outlived these."""
+        outlived = set(moments)
         with self._lock, self._alone():
             known = self._read() or self.verdict
             if known is not None and known.state in ("ok", "unknown"):
-                died = tuple(one for one in known.died if one != moment)
-                self.verdict = replace(known, proven=tuple(sorted({*known.proven, moment})), died=died)
+                died = tuple(one for one in known.died if one not in outlived)
+                self.verdict = replace(known, proven=tuple(sorted({*known.proven, *outlived})), died=died)
                 if known.state == "ok":
                     self._write(self.verdict)
 
@@ -349,12 +359,13 @@ class Proof:
         found = []
         for marker in self._markers():
             _, moment, who, _ = marker.name.rsplit(".", 3)
-            if (text := taken(marker)) is not None:
-                found.append(Death.read(moment, who.partition("-")[0], text))
+            text = taken(marker)
+            if text is not None and (death := Death.read(moment, who.partition("-")[0], text)) is not None:
+                found.append(death)
         return max(found, key=lambda death: death.is_crash, default=None)
 
     def _markers(self) -> list[Path]:
-        """Of processes that are in a first open, compile or call on this build, or died there."""
+        """Of processes that are in a first moment of this build, or died there."""
         return [] if self.folder is None else sorted(self.folder.glob(f"{self.key}.*.busy"))
 
     @contextmanager
@@ -409,3 +420,38 @@ class Proof:
             for path in self.folder.glob(f"{self.key}.*"):
                 with suppress(OSError):
                     path.unlink()
+
+
+class Guarded:
+    """The builds that are asked while one plan is made, each with its guard where it needs one."""
+
+    _lock = threading.Lock()  # of `guards`: two plans on one build share its guard
+
+    def __init__(self) -> None:
+        self._mine: list[tuple[Guard, Proof]] = []
+
+    def add(self, devices: Mapping[str, Proof | None]) -> None:
+        """devices: names with what is known of their builds."""
+        for name, proof in devices.items():
+            moments = [m for m in PLANNING if proof.unproven(m)] if proof is not None else []
+            if proof is None or not moments:
+                continue
+            with self._lock:
+                guard = guards.get(name) or next((g for g, p in self._mine if p is proof), None)
+                guard = guard or proof.guard(moments)
+                guard.users += 1
+                self._mine.append((guard, proof))
+                guards[name] = guard
+
+    def end(self, *, well: bool) -> None:
+        """The plan is made, or (not `well`) it can't be."""
+        mine, self._mine = self._mine, []
+        for guard, proof in mine:
+            with self._lock:
+                guard.users -= 1
+                if not guard.users:
+                    for name in [n for n, g in guards.items() if g is guard]:
+                        del guards[name]
+                    guard.end()
+            if well and any(map(proof.unproven, guard.outlived)):
+                proof.prove(guard.outlived)

@@ -34,7 +34,7 @@ from .pins import pins_of_user, wrong_pins
 from .probe import wrong_settings
 from .reference import ReferenceBackend
 from .simulated import Shape, SimBackend
-from .stages import BackendStatus
+from .stages import BackendStatus, said
 from .trust import Wishes, plain
 from .variables import setting, unknown
 
@@ -47,10 +47,12 @@ __all__ = [
     "ask",
     "claimed",
     "devices",
+    "failed",
     "fallbacks",
     "findings",
     "fresh",
     "listed",
+    "note",
     "open_backend",
     "refresh",
     "register_backend",
@@ -59,6 +61,7 @@ __all__ = [
     "sim",
     "status",
     "unregister_backend",
+    "works",
 ]
 
 log = logging.getLogger("jackfield")
@@ -225,6 +228,33 @@ class Registry:
         for plugin in self.plugins():
             plugin.forget()
         self._rehearse(again=True)
+
+    def failed(self, opened: OpenDevice, doing: str, cause: BaseException, *, told: bool) -> None:
+        """A device raised while a plan was made; doing: what was asked of it. Its backend is not used any more.
+
+        told: one line in the log, the first time; else whoever named it hears it anyway.
+        """
+        plugin = self._of(opened)
+        if plugin is None:  # found anew since: what that one does is not known yet
+            if told:
+                log.warning("%s is left out: %s raised %s", opened.name, doing, said(cause))
+            return
+        error = plugin.failed(opened, doing, cause)
+        if told:
+            self._tell(plugin, error)
+
+    def works(self, opened: OpenDevice) -> None:
+        """A plan was made on it."""
+        if (plugin := self._of(opened)) is not None:
+            plugin.works()
+
+    def note(self, opened: OpenDevice, text: str) -> None:
+        """For its status."""
+        if (plugin := self._of(opened)) is not None:
+            plugin.note(text)
+
+    def _of(self, opened: OpenDevice) -> Plugin | None:
+        return next((p for p in self.plugins() if p.backend is opened.backend), None)
 
     def _tell(self, plugin: Plugin, error: Error) -> None:
         code = getattr(getattr(error, "status", plugin.status), "code", "")
@@ -481,6 +511,9 @@ refresh = _registry.refresh
 fresh = _registry.fresh
 open_backend = _registry.open_backend
 unregister_backend = _registry.unregister
+failed = _registry.failed
+works = _registry.works
+note = _registry.note
 
 
 def register_backend(backend: Backend | type[Backend], *, device_class: str = "accel") -> Backend:

@@ -13,10 +13,11 @@ from typing import Any, Self, cast
 import numpy as np
 
 from . import registry
+from .attempt import Attempt, Broken
 from .blueprint import Blueprint, Request, draw
 from .checks import GUARD
-from .containment import contained
-from .errors import Busy, PlanError
+from .containment import contained, unblame
+from .errors import Busy, Error, PlanError
 from .graph import Tensor
 from .heap import give_back, no_collection
 from .hosting import HostType, array_of, bytes_of, fresh
@@ -24,6 +25,7 @@ from .memory import reserved
 from .opened import OpenDevice
 from .placement import Policy
 from .plan import Plan
+from .prints import aloud
 from .store import StateMemory, Store, check_room, identity
 from .telling import tell
 from .variables import setting
@@ -134,6 +136,7 @@ class Session:
         self.policy: Policy = wanted or ("prefer" if self._selection.named else "auto")
         self._checks = _checks(setting("JACKFIELD_CHECK"))
         self._store = Store()
+        self._broken = Broken()
         self._warned: set[str] = set()
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, Store.end, self._store)
@@ -142,7 +145,7 @@ class Session:
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that plans may use, best first; under "auto" the last one is the reference."""
-        return tuple(opened.name for opened in self._selection.devices)
+        return tuple(opened.name for opened in self._broken.without(self._selection.devices))
 
     def compile(
         self,
@@ -177,12 +180,18 @@ class Session:
         lock = self._store.arenas.lock
         if lock.locked():
             raise Busy("compile: a call of this Session is under way")
+        beside = [] if meanwhile is None else [self._checked(meanwhile)]
+        asked = _pins(pins)
+        attempt = self._attempt(asked)
+
+        def make() -> tuple[Blueprint, Plan]:
+            with no_collection():
+                drawn = self._draw(attempt, tensors, asked, changes, most)
+            return drawn, self._built(drawn, keys, beside)
+
         with lock:
-            with no_collection():
-                drawn = self._draw(tensors, pins, changes, most)
-            self._fill(drawn, None if meanwhile is None else self._checked(meanwhile))
-            with no_collection():
-                plan = Plan(drawn, self._store, self._store.arenas, self, keys)
+            drawn, plan = attempt.run(make)
+            attempt.used(drawn)
         self._plans.add(plan)
         tell(log, drawn, self._warned)
         drawn.settle()
@@ -193,10 +202,32 @@ class Session:
         """In a child that it forked, the threads that bring constants are not there: nobody may wait for them."""
 
         def run() -> None:
-            meanwhile()
+            try:
+                with aloud():
+                    meanwhile()
+            except Error as e:
+                unblame(e)  # it is the caller's, whatever he did
+                raise
             self._store.check_usable("compile")
 
         return run
+
+    def _attempt(self, pins: Sequence[tuple[Tensor | str, str]]) -> Attempt:
+        names = [name for _, name in pins]
+        return Attempt(self._selection, self.policy, lambda: self._fallbacks, names, self._broken)
+
+    def _built(self, drawn: Blueprint, keys: tuple[str, ...] | int | None, beside: list[Callable[[], object]]) -> Plan:
+        """A plan in memory. Where that fails, all is as it was before. beside: what is called meanwhile, taken out."""
+        earlier: list[Callable[[], None]] = []
+        with self._store.tried():
+            try:
+                self._fill(drawn, beside, earlier)
+                with no_collection():
+                    return Plan(drawn, self._store, self._store.arenas, self, keys)
+            except BaseException:
+                for bring_back in earlier:
+                    bring_back()
+                raise
 
     def draw(
         self,
@@ -208,22 +239,29 @@ class Session:
     ) -> Blueprint:
         """All that compile would decide about these outputs; nothing is allocated."""
         self._store.check_usable("draw")
-        return self._draw(_listed(outputs)[0], pins, changes, _most(max_copies))
+        tensors, asked, most = _listed(outputs)[0], _pins(pins), _most(max_copies)
+        attempt = self._attempt(asked)
+        return attempt.run(lambda: self._draw(attempt, tensors, asked, changes, most))
 
     @cached_property
     def _fallbacks(self) -> tuple[OpenDevice, ...]:
         return registry.fallbacks()
 
     def _draw(
-        self, tensors: Sequence[Tensor], pins: PinList | None, changes: Sequence[Tensor], max_copies: int | None
+        self,
+        attempt: Attempt,
+        tensors: Sequence[Tensor],
+        pins: tuple[tuple[Tensor | str, str], ...],
+        changes: Sequence[Tensor],
+        max_copies: int | None,
     ) -> Blueprint:
         request = Request(
-            devices=self._selection.devices,
-            fallbacks=lambda: self._fallbacks,
+            devices=attempt.devices,
+            fallbacks=attempt.fallbacks,
             selection=self._selection.text,
             named=self._selection.named,
             policy=self.policy,
-            pins=_pins(pins),
+            pins=pins,
             homes=self._store.homes(),
             held=self._store.held,
             identity=identity,
@@ -231,27 +269,31 @@ class Session:
             guard=GUARD if "memory" in self._checks else 0,
             checks=self._checks,
             max_copies=max_copies,
-            notes=self._selection.notes,
+            notes=attempt.notes,
         )
-        return draw(tensors, request, changes)
+        drawn = draw(tensors, request, changes)
+        attempt.check(drawn.panel)
+        return drawn
 
-    def _fill(self, drawn: Blueprint, meanwhile: Callable[[], object] | None) -> None:
-        """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves."""
+    def _fill(self, drawn: Blueprint, beside: list[Callable[[], object]], earlier: list[Callable[[], None]]) -> None:
+        """Constants, states, and an arena that is large enough; earlier plans follow the arena when it moves.
+
+        earlier: takes what brings their bindings back.
+        """
         store, panel = self._store, drawn.panel
         store.check_states(drawn.states)
         check_room({panel.devices[n]: wanted for n, wanted in _wanted(drawn, store).items()})
-        store.upload(drawn.constants, panel, meanwhile)
+        store.upload(drawn.constants, panel, beside)
         for number in sorted(set(drawn.states.values())):
             store.add_states([t for t, home in drawn.states.items() if home == number], panel.device(number))
         moved = False
-        try:
-            for number, arena in sorted(drawn.memory.arenas.items()):
-                moved |= store.arenas.grow(panel.device(number), arena.chunks)
-        finally:  # where one device grew and the next has no room, plans must follow the first all the same
-            if moved:
-                store.arenas.last = None
-                for plan in list(self._plans):
-                    plan.bind()
+        for number, arena in sorted(drawn.memory.arenas.items()):
+            moved |= store.arenas.grow(panel.device(number), arena.chunks)
+        if moved:
+            store.arenas.last = None
+            for plan in list(self._plans):
+                earlier.append(plan.bound())
+                plan.bind()
 
     def close(self) -> None:
         """Free all memory; its plans can't be called any more. Twice is nothing; after an interrupt it frees the rest.

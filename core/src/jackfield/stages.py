@@ -150,7 +150,7 @@ def error_of(status: BackendStatus, cause: BaseException | None = None) -> Error
     cause: what the plugin raised. Its ForkedError stays one: who forks workers must be able to tell it from a fault.
     """
     reason = status.error or status.code
-    text = reason if reason.startswith((f"{status.name} ", f"{status.name}: ")) else f"{status.name}: {reason}"
+    text = reason if reason.startswith((f"{status.name} ", f"{status.name}:")) else f"{status.name}: {reason}"
     text += f"; {status.hint}" if status.hint else ""
     cls = _BY_CODE.get(status.code) or _BY_STAGE.get(status.stage)
     if cls is not None:

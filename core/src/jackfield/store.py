@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from operator import methodcaller
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .backend import Buffer, Device, Usage
 from .candidates import Memo, Panel
@@ -29,11 +29,14 @@ from .packing import Constant, Key
 from .spec import Spec
 from .upload import Held, check_scales, fill, plain_bytes, release, source_of, tensor_of
 
-__all__ = ["Arenas", "StateMemory", "Store", "check_room", "identity"]
+__all__ = ["ROOM", "Arenas", "StateMemory", "Store", "check_room", "identity"]
 
 log = logging.getLogger("jackfield")
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T")
 
+ROOM = "room"  # what a device lacks for a plan, as `contained` says it
 _PIECE = 1 << 20  # bytes of one write of zeros
 _LAST_CALL_S = 5.0  # what a call of a daemon thread gets at the end of the process
 _LARGE = 1 << 23  # bytes of a constant
@@ -75,10 +78,11 @@ class Arenas:
         self.devices: dict[str, Device] = {}
         self.last: object = None  # token of the plan whose inputs lie there
         self.forks = _Forks.count
+        self._former: list[tuple[Device, int, tuple[Buffer, int] | None]] = []  # what was there before `grow`
 
     def grow(self, device: Device, wanted: Sequence[int]) -> bool:
-        """Make every chunk at least as large as wanted; whether any address changed. New memory first, so that an
-        OutOfMemory leaves the old one as it was.
+        """Make every chunk at least as large as wanted; whether any address changed. What was there before stays until
+        somebody says `settle`, which frees it, or `restore`, which brings it back.
         """
         chunks = self.chunks.setdefault(device.name, [])
         self.devices[device.name] = device
@@ -95,12 +99,29 @@ class Arenas:
         moved = False
         for i, buffer in made:
             if i < len(chunks):
-                _free(device, [chunks[i][0]])
+                self._former.append((device, i, chunks[i]))
                 chunks[i] = buffer, wanted[i]
                 moved = True
             else:
+                self._former.append((device, i, None))
                 chunks.append((buffer, wanted[i]))
         return moved
+
+    def settle(self) -> None:
+        """Every plan lies in the new chunks."""
+        former, self._former = self._former, []
+        for device, _, old in former:
+            if old is not None:
+                _free(device, [old[0]])
+
+    def restore(self) -> None:
+        """The chunks before the last ones grew."""
+        former, self._former = self._former, []
+        for device, i, old in reversed(former):
+            chunks = self.chunks[device.name]
+            buffer, _ = chunks[i]
+            chunks[i : i + 1] = [] if old is None else [old]
+            _free(device, [buffer])
 
     def nbytes(self, device: str) -> int:
         return sum(n for _, n in self.chunks.get(device, ()))
@@ -109,6 +130,8 @@ class Arenas:
         """Free everything; twice is nothing, and again after an interrupt is the rest. In a forked child the parent's
         memory is left alone.
         """
+        if self.forks == _Forks.count:
+            self.settle()
         self.last = None
         if self.forks != _Forks.count:
             self.chunks.clear()
@@ -134,6 +157,7 @@ class Store:
         self.closed = False  # nobody may use it any more
         self.freed = False
         self._buffers: list[tuple[Device, Buffer]] = []
+        self._new: list[tuple[dict[Any, Any], object]] = []  # entries of what is tried now: a table and a key
         self._sources: dict[int, object] = {}  # what identities point at must not be collected
 
     # Questions
@@ -169,23 +193,57 @@ class Store:
 
     # Filling
 
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """What is brought and allocated in here stays only where nothing is raised.
+
+        In a child that was forked in here, the parent's memory is left alone.
+        """
+        before, last = len(self._buffers), self.arenas.last
+        self._new = []
+        try:
+            yield
+        except BaseException:
+            if self.forked:
+                raise
+            for table, key in reversed(self._new):
+                table.pop(key, None)
+            self.arenas.restore()
+            self.arenas.last = last
+            fresh = self._buffers[before:]
+            del self._buffers[before:]
+            for device, buffer in fresh:
+                _free(device, [buffer])
+            raise
+        finally:
+            self._new = []
+        self.arenas.settle()
+
+    def _enter(self, table: dict[K, V], key: K, value: V) -> None:
+        if key not in table:
+            self._new.append((table, key))
+        table[key] = value
+
     def upload(
-        self, constants: Iterable[Constant], panel: Panel, meanwhile: Callable[[], object] | None = None
+        self, constants: Iterable[Constant], panel: Panel, beside: list[Callable[[], object]] | None = None
     ) -> None:
         """Bring constants that are not there yet to their devices; each device gets one arena for them.
 
-        meanwhile: called once, while the first of them are on their way.
+        beside: what is called while the first of them are on their way; it is taken out of the list before.
         """
         by_device: dict[int, dict[tuple[Key, str], Constant]] = {}
         for constant in constants:
             name = panel.name(constant.value.device)
             if constant.layout not in self.held(name, constant.key):
                 by_device.setdefault(constant.value.device, {})[constant.key, constant.layout] = constant
+
+        def meanwhile() -> None:
+            if beside:
+                beside.pop()()
+
         for number, fresh in by_device.items():
-            self._upload(panel.device(number), list(fresh.values()), meanwhile)
-            meanwhile = None
-        if meanwhile is not None:
-            meanwhile()
+            self._upload(panel.device(number), list(fresh.values()), meanwhile if beside else None)
+        meanwhile()
 
     def _upload(self, device: Device, constants: list[Constant], meanwhile: Callable[[], object] | None) -> None:
         known = self.constants.setdefault(device.name, {})
@@ -197,7 +255,7 @@ class Store:
         places = [(c, Held(buffers[n], offset, c.nbytes)) for c, (n, offset) in zip(rest, at, strict=True)]
         with closing(fill(device, places, meanwhile)) as filled:  # after an error no thread writes any more
             for constant, held in filled:
-                known.setdefault(constant.key, {})[constant.layout] = held
+                self._enter(known.setdefault(constant.key, {}), constant.layout, held)
                 self._keep(constant)
         release(rest)
 
@@ -214,15 +272,15 @@ class Store:
         if buffer is None:
             return False
         self._buffers.append((device, buffer))
-        self._sources[id(data)] = data
-        known.setdefault(constant.key, {})[""] = Held(buffer, 0, constant.nbytes, borrowed=True)
+        self._enter(self._sources, id(data), data)
+        self._enter(known.setdefault(constant.key, {}), "", Held(buffer, 0, constant.nbytes, borrowed=True))
         self._keep(constant)
         return True
 
     def _keep(self, constant: Constant) -> None:
         source = source_of(constant)
         kept = source.array if isinstance(source, ArraySource) else source
-        self._sources[id(kept)] = kept
+        self._enter(self._sources, id(kept), kept)
 
     def _allocate(self, device: Device, chunks: Sequence[int], usage: Usage) -> list[Buffer]:
         """All chunks or none."""
@@ -259,7 +317,7 @@ class Store:
                 "zeroed" not in device.target.features
             ):  # zeros written over zeros would take pages that nobody needs yet
                 self.zero(state)
-            self.states[tensor.name] = state
+            self._enter(self.states, tensor.name, state)
 
     def zero(self, state: StateMemory) -> None:
         """All bytes 0."""
@@ -390,6 +448,6 @@ def check_room(wanted: Mapping[OpenDevice, Mapping[str, int]]) -> None:
         free, total = device.memory.free, sum(classes.values())
         if 0 < free < total:
             table = "".join(f"\n  {name:<10} {nbytes:>14,} bytes" for name, nbytes in classes.items())
-            raise OutOfMemory(
-                f"{device.name}: the plan needs {total:,} bytes, {free:,} are free, {total - free:,} too few:{table}"
-            )
+            text = f"{device.name}: the plan needs {total:,} bytes, {free:,} are free, {total - free:,} too few:{table}"
+            with contained(device.name, ROOM):
+                raise OutOfMemory(text)

@@ -23,6 +23,7 @@ from .crew import Crew
 from .errors import DeviceError, GraphError, OutOfMemory
 from .graph import Source, Tensor, source_bytes
 from .packing import Constant
+from .prints import heard, room_of_thread
 from .spec import Spec
 
 __all__ = ["Held", "check_scales", "fill", "plain_bytes", "release", "source_of", "tensor_of"]
@@ -131,6 +132,7 @@ class _Bringing:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.rooms = _Rooms()
+        self.prints = room_of_thread()  # of who asked for all this: the threads that help print there as well
         self.lock = Lock()
         self.failed = False  # what is begun later will not be asked for: batches are begun in their order
         self.alone = Lock()  # held by who has a plain and a packed copy of a large constant beside its place
@@ -169,7 +171,9 @@ class _Bringing:
         """Bring them one after the other: how many are there, and what came in the way of the next."""
         if self.failed:
             return 0, None
-        done, error = self._at_once(batch) if self.together and all(map(_is_simple, batch)) else self._in_turn(batch)
+        with heard(self.prints) if self.prints is not None else nullcontext():
+            at_once = self.together and all(map(_is_simple, batch))
+            done, error = self._at_once(batch) if at_once else self._in_turn(batch)
         if error is not None:
             self.failed = True
         return done, error
@@ -278,11 +282,11 @@ def _inside(device: Device, held: Held) -> memoryview | None:
         return None
     with contained(device.name, "host_bytes"):
         found = device.host_bytes(held.buffer, held.offset, held.nbytes)
-    if found is not None and (found.readonly or found.nbytes != held.nbytes or not found.c_contiguous):
-        raise DeviceError(
-            f"{device.name}: host_bytes gives {found.nbytes} bytes{' to be read only' if found.readonly else ''}: "
-            f"it must give the {held.nbytes} asked for, writable and without gaps, or None"
-        )
+        if found is not None and (found.readonly or found.nbytes != held.nbytes or not found.c_contiguous):
+            raise DeviceError(
+                f"{device.name}: host_bytes gives {found.nbytes} bytes{' to be read only' if found.readonly else ''}: "
+                f"it must give the {held.nbytes} asked for, writable and without gaps, or None"
+            )
     return None if found is None else found.cast("B")
 
 
