@@ -18,7 +18,9 @@ few = st.integers(0, 12).map(str)
 maybe = few | st.just("")
 dash = st.sampled_from(["", ".", "-", "_"])
 RELEASE = st.lists(few | st.just("0"), min_size=1, max_size=4).map(".".join)
-PRE = st.tuples(dash, st.sampled_from(["a", "b", "c", "rc", "alpha", "beta", "pre", "preview", "RC", "Alpha"]), dash, maybe).map("".join)
+PRE = st.tuples(
+    dash, st.sampled_from(["a", "b", "c", "rc", "alpha", "beta", "pre", "preview", "RC", "Alpha"]), dash, maybe
+).map("".join)
 POST = st.tuples(dash, st.sampled_from(["post", "rev", "r", "POST"]), dash, maybe).map("".join) | few.map("-{}".format)
 DEV = st.tuples(dash, st.sampled_from(["dev", "DEV"]), dash, maybe).map("".join)
 LOCAL = st.lists(few | st.sampled_from(["abc", "A1", "ubuntu", "cu12", "0a"]), min_size=1, max_size=3)

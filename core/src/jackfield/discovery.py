@@ -412,7 +412,6 @@ def place_stop(found: Found) -> Stop | None:
 
 def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
     """One owner a name and a kind: the user's choice, else the higher version, else the first distribution."""
-
     owners: dict[str, Found] = {}
     result = [f for f in found if f.stop]
     able = sorted((f for f in found if not f.stop), key=lambda f: f.dist)
