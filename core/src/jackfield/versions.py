@@ -13,30 +13,31 @@ __all__ = ["RELEASES", "cure", "lower_bound", "precedence"]
 Contract = tuple[int, int]
 RELEASES: dict[Contract, str] = {(0, 1): "0.1.0"}  # the first release of jackfield that had each contract
 
-_VERSION = re.compile(
+# Compiled when it is first needed, which takes longer than all else here: most versions are plain numbers.
+_VERSION = (
     r"\s*v?(?:(?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(?:\.[0-9]+)*)"
     r"(?:[-_.]?(?P<pre>alpha|beta|preview|pre|a|b|c|rc)[-_.]?(?P<pre_n>[0-9]*))?"
     r"(?:-(?P<post_only>[0-9]+)|[-_.]?(?P<post>post|rev|r)[-_.]?(?P<post_n>[0-9]*))?"
     r"(?:[-_.]?(?P<dev>dev)[-_.]?(?P<dev_n>[0-9]*))?"
-    r"(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?\s*",
-    re.ASCII | re.IGNORECASE,
+    r"(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?\s*"
 )
 _PHASES = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
 _LONGEST = 400  # characters; of more digits Python itself makes no number
-_BOUND = re.compile(r"(>=|~=|===?|>)\s*([^\s,;()]+)")
+_BOUND = r"(>=|~=|===?|>)\s*([^\s,;()]+)"
 
 Key = tuple[int, tuple[int, ...], tuple[int, int], int, tuple[int, int], tuple[tuple[int, int, str], ...]]
 
 
 def precedence(version: str) -> Key | tuple[()]:
     """A key that is greater for the higher version; () for what is no version, which is below all others."""
-    match = _VERSION.fullmatch(version) if len(version) <= _LONGEST else None
+    if len(version) > _LONGEST:
+        return ()
+    if all(number.isascii() and number.isdecimal() for number in version.split(".")):
+        return 0, _numbers(version), (3, 0), -1, (1, 0), ()
+    match = re.fullmatch(_VERSION, version, re.ASCII | re.IGNORECASE)
     if match is None:
         return ()
     part = match.groupdict()
-    release = tuple(map(int, part["release"].split(".")))
-    while release and release[-1] == 0:  # 1.0 is 1
-        release = release[:-1]
     post = -1
     if part["post"] or part["post_only"]:
         post = int(part["post_only"] or part["post_n"] or 0)
@@ -48,13 +49,20 @@ def precedence(version: str) -> Key | tuple[()]:
     dev = (0, int(part["dev_n"] or 0)) if part["dev"] else (1, 0)
     words = re.split(r"[-_.]", part["local"].lower()) if part["local"] else []
     local = tuple((1, int(word), "") if word.isdecimal() else (0, 0, word) for word in words)
-    return int(part["epoch"] or 0), release, pre, post, dev, local
+    return int(part["epoch"] or 0), _numbers(part["release"]), pre, post, dev, local
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in release.split(".")]
+    while numbers and numbers[-1] == 0:  # 1.0 is 1
+        numbers.pop()
+    return tuple(numbers)
 
 
 def lower_bound(needs: Iterable[str]) -> str:
     """The highest version that any of these requirements (`Requires-Dist`) sets as the least; "" for none."""
     always = (need for need in needs if not re.search(r";.*\bextra\s*==", need))
-    found = [version.removesuffix(".*") for need in always for _, version in _BOUND.findall(need.partition(";")[0])]
+    found = [version.removesuffix(".*") for need in always for _, version in re.findall(_BOUND, need.partition(";")[0])]
     return max(found, key=precedence, default="")
 
 
