@@ -117,9 +117,9 @@ def bounds(wheel: Wheel) -> Iterator[str]:
         if asked != [own := f"jackfield=={wheel.version}"]:
             yield f"{wheel.name} must require {own}, and says {', '.join(asked) or 'nothing'}"
         return
-    if not asked or ">" not in asked[0]:
-        yield f"{wheel.name} must require jackfield from some version on, and says {asked[0] if asked else 'nothing'}"
-    for text in asked:
+    if loose := [text for text in asked or ("nothing",) if ">" not in text.partition(";")[0]]:
+        yield f"{wheel.name} must require jackfield from some version on, and says {loose[0]}"
+    for text in (text.partition(";")[0] for text in asked):  # what follows is a condition
         if "==" in text or "~=" in text:
             yield f"{wheel.name} pins {text}"
         if caps := [cap for cap in re.findall(r"<=?\s*([\d.]+)", text) if not re.fullmatch(r"\d+(\.0)*", cap)]:

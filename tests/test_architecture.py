@@ -25,7 +25,7 @@ RUNGS = (
     "ops saved",
     "backend hookspecs",
     "reference faults simulated",
-    "names numbering variables manifest hardware trust pins stages markers sweep probe",
+    "names numbering variables versions manifest hardware trust pins stages markers sweep probe",
     "discovery opened fields prints loading rehearsal fitting registry",
     "containment candidates updates search placement partition packing memory shard blueprint",
     "telling report timeline heap hosting crew upload store binding checks",

@@ -12,7 +12,7 @@ from freeze import digest, frozen_wheels, record, tree, wheel
 from wheels import build, source
 
 from jackfield.backend import API
-from jackfield.discovery import CORE_WINDOW
+from jackfield.discovery import CORE_VERSION, CORE_WINDOW
 from jackfield.manifest import window_text
 from jackfield_conformance.levels import suites_of
 
@@ -105,7 +105,7 @@ def test_a_wheel_of_an_older_window_is_refused_with_both(environment):
         assert (state, stage, said) == ("refused", "contract", "too-old")
         assert error == f"{name} speaks {window_text(window)}, jackfield {window_text(CORE_WINDOW)}"
         first = f"{CORE_WINDOW[0][0]}.{CORE_WINDOW[0][1]}"
-        assert hint == f"install a newer {name}, one that speaks {first} or later"
+        assert hint == f"pip install 'jackfield-{name}>1.0', one that speaks {first} or later"
 
 
 def test_a_renamed_field_of_the_contract_turns_it_red(environment, renamed_core):
@@ -126,7 +126,8 @@ def test_a_later_contract_is_refused_with_both_versions_and_never_imported(envir
         assert (state, stage, said) == ("refused", "contract", "too-new")
         assert error == f"{name} speaks {window_text(window)}, jackfield {window_text(CORE_WINDOW)}"
         first, ours = (f"{n[0]}.{n[1]}" for n in (window[0], CORE_WINDOW[1]))
-        assert hint == f"install a jackfield that speaks {first}, or an older {name} that speaks {ours}"
+        mine = f"pip install 'jackfield>{CORE_VERSION}', one that speaks {first}"
+        assert hint == f"{mine}; or pip install 'jackfield-{name}<1.0', one that speaks {ours}"
     assert rows["imported"] == []
     assert rows["named"][0] == "ContractError"
     assert rows["later"][3] in rows["named"][1] and rows["later"][4] in rows["named"][1]

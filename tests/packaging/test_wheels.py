@@ -91,6 +91,10 @@ SPOILT = {
     "does not hold the text of its licence": ("jackfield-acme", {"licences": ()}),
     "is a backend without backend.json": ("jackfield-acme", {"without": "backend.json"}),
     "must require jackfield from some version on": ("jackfield-acme", {"needs": ("numpy>=1.26", "jackfield")}),
+    "must require jackfield from some version on, and says jackfield; python": (
+        "jackfield-acme",
+        {"needs": ("jackfield>=0.1", 'jackfield; python_version >= "3.8"')},
+    ),
     "and says nothing": ("jackfield-acme", {"needs": ("jackfield-cpu>=0.1",)}),
     "pins jackfield==0.1.0": ("jackfield-acme", {"needs": ("jackfield==0.1.0",)}),
     "0.2 is no next major version": ("jackfield-acme", {"needs": ("jackfield>=0.1,<0.2",)}),

@@ -275,7 +275,16 @@ def test_an_odd_record_of_origin_is_no_editable_install(folder, registry, url):
 @pytest.mark.parametrize("order", [("acme", "fork"), ("fork", "acme")])
 @pytest.mark.parametrize(
     ("versions", "winner"),
-    [(("1.10", "1.9"), "jackfield-acme"), (("1.9", "1.10"), "acme-fork"), (("1.0", "1.0"), "acme-fork")],
+    [
+        (("1.10", "1.9"), "jackfield-acme"),
+        (("1.9", "1.10"), "acme-fork"),
+        (("1.0", "1.0"), "acme-fork"),
+        (("1.0", "1.0rc1"), "jackfield-acme"),
+        (("1.0.post1", "1.0"), "jackfield-acme"),
+        (("1!0.5", "9.0"), "jackfield-acme"),
+        (("1.0.dev3", "1.0a1"), "acme-fork"),
+        (("1.0", "newest"), "jackfield-acme"),
+    ],
 )
 def test_one_owner_of_a_name(folder, monkeypatch, order, versions, winner):
     given = {"acme": ("jackfield-acme", versions[0]), "fork": ("acme-fork", versions[1])}

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import pytest
-from wheel_faults import ABOUT, DISAGREE, FAULTS, LOCKS, LOST, bad, conform, installed
+from wheel_faults import ABOUT, DISAGREE, FAULTS, LOCKS, LOST, REFUSED, bad, conform, installed
 
 SUITES = tuple(word for suite in ABOUT for word in ("--suite", suite))
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    return installed(tmp_path_factory.mktemp("wheels"), FAULTS, LOCKS, DISAGREE, LOST)
+    return installed(tmp_path_factory.mktemp("wheels"), FAULTS, LOCKS, DISAGREE, LOST, REFUSED)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -57,6 +57,15 @@ def test_a_manifest_that_the_code_contradicts_is_refused(name, environment):
     report, code, said = conform(environment, "other:0" if name == "miskind" else f"{name}:0", *SUITES)
     assert (report, code) == (None, 1)
     assert DISAGREE[name][2] in said
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_code_of_another_distribution_is_refused_before_any_suite(name, environment):
+    report, code, said = conform(environment, f"{name}:0", *SUITES)
+    assert (report, code) == (None, 1)
+    assert REFUSED[name][2] in said
+    assert f"not from jackfield-{name} 1.0" in said
+    assert "must name a module of its own distribution" in said
 
 
 def test_a_claims_file_that_says_more_than_is_taken_fails(environment):

@@ -47,8 +47,25 @@ FAULTS = {
     "fixed": (source("fixed"), {"needs_core": "jackfield==0.1.0"}, ("packaging/dependency",)),
     "alone": (source("alone"), {"needs_core": ""}, ("packaging/dependency",)),
     "unbound": (source("unbound"), {"needs_core": "jackfield"}, ("packaging/dependency",)),
+    "also_fixed": (
+        source("also_fixed"),
+        {"needs_core": ("jackfield>=0.1", 'jackfield==0.1.0; python_version >= "3.8"')},
+        ("packaging/dependency",),
+    ),
+    "also_unbound": (
+        source("also_unbound"),
+        {"needs_core": ("jackfield>=0.1", 'jackfield; python_version >= "3.8"')},
+        ("packaging/dependency",),
+    ),
+    "extra": (source("extra"), {"needs_core": ("jackfield>=0.1", "jackfield==0.1.0; extra == 'old'")}, ()),
     "minor": (source("minor"), {"needs_core": "jackfield>=0.1,<0.2"}, ("packaging/dependency",)),
     "twice": (source("twice"), {"outside": {"other_name/__init__.py": b""}}, ("packaging/one-import-name",)),
+    "outside": (
+        source("outside"),
+        {"outside": {"jackfield_outside-1.0.data/data/share/outside.txt": b"x"}},
+        ("packaging/nothing-outside",),
+    ),
+    "half": (source("half"), {"more_entries": ("other_half = numpy.linalg",)}, ("packaging/entry-point",)),
     "free": (source("free"), {"licence": False}, ("packaging/licence",)),
     "plain": (source("plain"), {"has_manifest": False}, ("packaging/manifest",)),
     "mistyped": (source("mistyped"), {"prioritty": 3}, ("manifest/known-keys",)),
@@ -95,6 +112,12 @@ DISAGREE = {
         "manifest says api 0.2, object says 0.1",
     ),
     "miskind": (source("miskind"), {"kinds": [{"kind": "other", "class": "npu"}]}, "a device is called 'miskind:0'"),
+}
+
+# name: (source, what is wrong with the wheel, words of the refusal when its kind is named): no suite ever sees them.
+REFUSED = {
+    "foreign": (source("foreign"), {"value": "numpy.linalg"}, "numpy would come from "),
+    "borrows": (source("borrows"), {"value": "jackfield_good"}, "jackfield_good would come from "),
 }
 
 # Claims more than it takes: only an installed wheel has such a file.

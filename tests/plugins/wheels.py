@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from fake_dists import manifest
@@ -127,15 +128,17 @@ def source(name: str, fault: str = "", at: str = "", *, only_here: bool = False)
 
 def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = None, **fields) -> Path:
     """The wheel of a package jackfield_<name>; files: more of them in it, by their path there. fields: of the manifest,
-    but `needs_core` and `licence` of METADATA, `outside`, more files beside the package, `beside`, more files beside
-    the manifest, `dist`, another name of package and distribution, `backend`, its name where that is not `name`, and
-    `document`, a manifest as it stands.
+    but `needs_core` (a text, or several) and `licence` of METADATA, `outside`, more files beside the package, `beside`,
+    more files beside the manifest, `dist`, another name of package and distribution, `backend`, its name where that is
+    not `name`, `document`, a manifest as it stands, `module`, the path of the source where that is not the package's
+    own, `value`, the entry point where that is not the package, and `more_entries`, lines below it.
     """
     known_as = fields["dist"].replace("_", "-") if "dist" in fields else f"jackfield-{name}"
     dist, backend = fields.pop("dist", f"jackfield_{name}"), fields.pop("backend", name)
     info = f"{dist}-1.0.dist-info"
+    lines = [f"{backend} = {fields.pop('value', dist)}", *fields.pop("more_entries", ())]
     content = {
-        f"{dist}/__init__.py": text.encode(),
+        fields.pop("module", f"{dist}/__init__.py"): text.encode(),
         **{f"{dist}/{path}": data for path, data in (files or {}).items()},
         **fields.pop("outside", {}),
         **{f"{info}/{path}": data for path, data in fields.pop("beside", {}).items()},
@@ -146,7 +149,7 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
             licence=fields.pop("licence", True),
         ),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[jackfield.backends]\n{backend} = {dist}\n".encode(),
+        f"{info}/entry_points.txt": "\n".join(["[jackfield.backends]", *lines, ""]).encode(),
     }
     if fields.pop("has_manifest", True):
         document = fields.pop("document", None) or manifest(backend, **fields)
@@ -160,10 +163,10 @@ def build(folder: Path, name: str, text: str, files: dict[str, bytes] | None = N
     return wheel
 
 
-def metadata(info: str, name: str, needs: str, *, licence: bool) -> dict[str, bytes]:
+def metadata(info: str, name: str, needs: str | Sequence[str], *, licence: bool) -> dict[str, bytes]:
     """METADATA, and the licence that it names."""
     text = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n"
-    text += f"Requires-Dist: {needs}\n" if needs else ""
+    text += "".join(f"Requires-Dist: {need}\n" for need in ([needs] if isinstance(needs, str) else needs) if need)
     if not licence:
         return {f"{info}/METADATA": text.encode()}
     text += "License-Expression: 0BSD\nLicense-File: LICENSE\n"

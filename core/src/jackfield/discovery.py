@@ -19,21 +19,25 @@ from .probe import cache_folder
 from .stages import Stop
 from .sweep import sweep, used
 from .trust import Wishes, is_working_folder, origins, plain, project_folder, trusted_path, where_refused
+from .versions import cure, precedence
 
 __all__ = [
     "CORE_VERSION",
     "CORE_WINDOW",
     "GROUP",
     "Found",
+    "agreed_contract",
     "code_files",
     "fingerprint",
+    "forget_kept",
+    "place_stop",
     "request_of",
     "scan",
     "trust_stop",
 ]
 
 GROUP = "jackfield.backends"
-SCHEMA = "jackfield.installed/1"  # of what is kept of installed backends
+SCHEMA = "jackfield.installed/2"  # of what is kept of installed backends
 CORE_VERSION = "0.1.0"  # of the distribution; a test compares, because reading the metadata costs an import
 CORE_WINDOW: tuple[Version, Version] = (API, API)  # below 1.0 a minor may break, so the window starts at the newest
 
@@ -44,8 +48,8 @@ class Found:
 
     value: `module` or `module:attribute`. build: digest of the wheel's record of files.
     manifest: None when there is none that can be read; text: of it. stop: why its code will not run, or None.
-    record: lines of RECORD without what installers add. rival: the words to warn with where it is a duplicate that
-    nobody decided about.
+    record: lines of RECORD without what installers add. needs: what it requires of jackfield, as METADATA says it.
+    rival: the words to warn with where it is a duplicate that nobody decided about.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Found:
     distribution: Any = field(default=None, compare=False, repr=False)
     record: tuple[str, ...] = field(default=(), compare=False, repr=False)
     text: str | None = field(default=None, compare=False, repr=False)
+    needs: tuple[str, ...] = field(default=(), compare=False, repr=False)
     rival: str = field(default="", compare=False, repr=False)
 
     @property
@@ -68,6 +73,11 @@ class Found:
             return ""
         folder = getattr(self.distribution, "_folder", None) or getattr(self.distribution, "_path", None)
         return str(folder or self.distribution.locate_file(""))
+
+    @property
+    def module(self) -> str:
+        """Dotted name of what its entry point imports."""
+        return self.value.partition(":")[0].strip()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -98,6 +108,7 @@ class _Entry:
     """What files say of one entry point. folder: its dist-info; "" where that is none, as in an archive.
 
     record: lines of RECORD without what installers add. manifest: text of backend.json. wrong: why that is no text.
+    needs: what METADATA requires of jackfield. seen: size and time of each file that says all this, as they were.
     """
 
     folder: str
@@ -108,11 +119,32 @@ class _Entry:
     record: tuple[str, ...]
     manifest: str | None
     wrong: str = ""
+    needs: tuple[str, ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def is_as_it_was(self) -> bool:
+        """Whether no file of it has been written since: a change inside a folder does not show on that folder."""
+        return self.seen == _seen(self.folder)
 
     def is_whole(self) -> bool:
         """Whether every field is what it must be, which a file need not keep to."""
-        texts = (self.folder, self.name, self.value, self.dist, self.version, self.wrong, *self.record)
+        texts = (self.folder, self.name, self.value, self.dist, self.version, self.wrong, *self.record, *self.needs)
         return all(isinstance(t, str) and "\0" not in t for t in texts) and isinstance(self.manifest, (str, type(None)))
+
+
+def _seen(folder: str) -> tuple[tuple[int, int], ...]:
+    """Size and time of what is read of a dist-info; (-1, -1) for a file that is not there."""
+    found = []
+    for name in _READ:
+        try:
+            state = os.stat(f"{folder}/{name}")  # noqa: PTH116 (as in _state_of)
+            found.append((state.st_size, state.st_mtime_ns))
+        except (OSError, ValueError):
+            found.append((-1, -1))
+    return tuple(found)
+
+
+_READ = (*FILES, "METADATA", "RECORD", "entry_points.txt")
 
 
 class _Folder:
@@ -131,13 +163,14 @@ class _Folder:
         return self._folder.parent / path
 
 
-def scan(wishes: Wishes) -> tuple[list[Found], bool]:
+def scan(wishes: Wishes, *, anew: bool = False) -> tuple[list[Found], bool]:
     """All backends by name, then distribution; and whether every file could be read.
 
-    What the files say is kept for the user under the folders of the search path and their times.
+    What the files say is kept for the user under the folders of the search path and their times. anew: read them all,
+    whatever is kept.
     """
     place = _kept_in(fingerprint())
-    kept = _kept(place)
+    kept = None if anew else _kept(place)
     if kept is not None:
         with suppress(Exception):  # of the right form, but not what anybody kept here: all is read anew
             return _chosen([_found(entry, _Folder(entry.folder)) for entry in kept], wishes), True
@@ -188,6 +221,8 @@ def _distributions() -> Iterator[tuple[Any, Any]]:
 
 def _entry(dist: Any, name: str, value: str) -> _Entry:
     folder = getattr(dist, "_path", None)
+    at = str(Path(folder).absolute()) if isinstance(folder, Path) and folder.is_dir() else ""
+    seen = _seen(at)  # before they are read: what is written meanwhile makes them others
     record = tuple(sorted(line for line in (dist.read_text("RECORD") or "").splitlines() if not _ADDED.search(line)))
     text, wrong = None, ""
     try:
@@ -196,14 +231,21 @@ def _entry(dist: Any, name: str, value: str) -> _Entry:
         wrong = f"cannot be read: {e}"
     except ValueError as e:
         wrong = f"not UTF-8: {e}"
-    at = str(Path(folder).absolute()) if isinstance(folder, Path) and folder.is_dir() else ""
-    return _Entry(at, name, value, dist.metadata["Name"], dist.version or "", record, text, wrong)
+    needs = tuple(need for need in dist.requires or () if re.match(r"jackfield\b(?![-_.])", need, re.IGNORECASE))
+    return _Entry(at, name, value, dist.metadata["Name"], dist.version or "", record, text, wrong, needs, seen)
 
 
 def _found(entry: _Entry, dist: Any) -> Found:
     """One entry point with its manifest, or with what is wrong with that."""
     bare = Found(
-        entry.name, entry.dist, entry.version, _build(entry.record), entry.value, distribution=dist, record=entry.record
+        entry.name,
+        entry.dist,
+        entry.version,
+        _build(entry.record),
+        entry.value,
+        distribution=dist,
+        record=entry.record,
+        needs=entry.needs,
     )
     if project_folder(dist) is not None:
         bare = replace(bare, notes=("editable install",))
@@ -239,11 +281,29 @@ def _kept(place: Path | None) -> list[_Entry] | None:
         return None
     try:
         rows = json.loads(place.read_text("utf-8"))
-        found = [_Entry(**{**row, "record": tuple(row["record"])}) for row in rows]
+        found = [
+            _Entry(
+                **{
+                    **row,
+                    "record": tuple(row["record"]),
+                    "needs": tuple(row["needs"]),
+                    "seen": tuple(map(tuple, row["seen"])),
+                }
+            )
+            for row in rows
+        ]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):  # not there, or not ours
         return None
     used(place)
-    return found if all(entry.is_whole() for entry in found) else None
+    return found if all(entry.is_whole() and entry.is_as_it_was() for entry in found) else None
+
+
+def forget_kept() -> None:
+    """What is kept of all that is installed, for every search path, is read anew."""
+    folder = cache_folder()
+    for path in folder.glob("installed-*.json") if folder is not None else ():
+        with suppress(OSError):  # gone already, or not ours to remove: `scan` can be told to look past it
+            path.unlink()
 
 
 def _keep(place: Path, entries: Sequence[_Entry]) -> None:
@@ -269,7 +329,7 @@ def _manifest(entry: _Entry) -> Manifest | None:
     return found
 
 
-_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|uv_(cache|build)\.json|RECORD|\.pyc),")
+_ADDED = re.compile(r"(INSTALLER|REQUESTED|direct_url\.json|uv_(cache|build)\.json|RECORD|__pycache__/[^/]*\.pyc)\"?,")
 
 
 def _build(record: Sequence[str]) -> str:
@@ -287,7 +347,7 @@ def code_files(found: Found) -> list[Path]:
     place = Path(str(found.distribution.locate_file("")))
     files = [place / line.rsplit(",", 2)[0].strip('"') for line in lines]
     if not lines or project_folder(found.distribution) is not None:
-        for origin in origins(found.value.partition(":")[0].strip().partition(".")[0]):
+        for origin in origins(found.module.partition(".")[0]):
             package = origin.parent if origin.name == "__init__.py" else origin
             files += [origin] if package.is_file() else [p for p in package.rglob("*") if p.suffix in _CODE]
     return files
@@ -319,35 +379,48 @@ def _judged(found: Found, wishes: Wishes) -> Found:
         return replace(found, stop=Stop("manifest", "absent", "platform", error))
     if stop := trust_stop(found, wishes):
         return replace(found, stop=stop)
+    agreed = agreed_contract(found, manifest.contract)
+    return replace(found, stop=agreed) if isinstance(agreed, Stop) else found
+
+
+def agreed_contract(found: Found, window: tuple[Version, Version]) -> Version | Stop:
+    """The version of the contract that the core and a plugin of this window both speak, or that there is none."""
     try:
-        spoken(CORE_WINDOW, manifest.contract, found.name)
+        return spoken(CORE_WINDOW, window, found.name)
     except ContractError as e:
-        code = "too-new" if manifest.contract[0] > CORE_WINDOW[1] else "too-old"
+        code = "too-new" if window[0] > CORE_WINDOW[1] else "too-old"
         error, _, hint = str(e).partition(": ")
-        return replace(found, stop=Stop("contract", "refused", code, error, hint))
-    return found
+        if found.distribution is not None:
+            hint = cure(CORE_WINDOW, window, CORE_VERSION, found.dist, found.version, found.needs)
+        return Stop("contract", "refused", code, error, hint)
 
 
 def trust_stop(found: Found, wishes: Wishes) -> Stop | None:
     """The user's lists, the place it lies in, and what the user pinned."""
     if refusal := wishes.refusal(found.name):
         return Stop("trust", "off", refusal.code, refusal.error, refusal.hint)
-    module = found.value.partition(":")[0].strip()
-    refusal = where_refused(found.distribution, f"{found.dist} {found.version}", module)
-    if refusal is None and wishes.pins is not None:
-        refusal = wishes.pins.refusal(found.distribution, found.dist, found.version, module)
+    if stop := place_stop(found):
+        return stop
+    if wishes.pins is None:
+        return None
+    refusal = wishes.pins.refusal(found.distribution, found.dist, found.version, found.module)
+    return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint) if refusal else None
+
+
+def place_stop(found: Found) -> Stop | None:
+    """Where it lies now, and what Python would import now: both are other when the program goes to another folder."""
+    refusal = where_refused(found.distribution, f"{found.dist} {found.version}", found.module, found.record)
     return Stop("trust", "refused", refusal.code, refusal.error, refusal.hint) if refusal else None
 
 
 def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
     """One owner a name and a kind: the user's choice, else the higher version, else the first distribution."""
-
-    def rank(one: Found) -> tuple[bool, list[int], str]:
-        return wishes.chosen.get(one.name) != plain(one.dist), [-n for n in _release(one.version)], one.dist
-
     owners: dict[str, Found] = {}
     result = [f for f in found if f.stop]
-    for one in sorted((f for f in found if not f.stop), key=rank):
+    able = sorted((f for f in found if not f.stop), key=lambda f: f.dist)
+    able.sort(key=lambda f: precedence(f.version), reverse=True)  # of equal ones the order stays
+    able.sort(key=lambda f: wishes.chosen.get(f.name) != plain(f.dist))
+    for one in able:
         word = next((word for word in (one.name, *one.kinds) if word in owners), None)
         if word is None:
             owners |= dict.fromkeys((one.name, *one.kinds), one)
@@ -364,9 +437,3 @@ def _without_duplicates(found: Sequence[Found], wishes: Wishes) -> list[Found]:
 
 def _placed(found: Found) -> str:
     return f"{found.dist} {found.version} ({found.place})"
-
-
-def _release(version: str) -> list[int]:
-    """The numbers of a version in front of any letters; enough to order the releases of one backend."""
-    match = re.match(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)", version)
-    return [int(n) for n in match[1].split(".")] if match else []

@@ -22,12 +22,21 @@ import pluggy
 
 from . import hookspecs
 from .backend import Backend, Device, Kernel, Memory, Target
-from .discovery import CORE_VERSION, CORE_WINDOW, Found, code_files, request_of, trust_stop
-from .errors import ContractError, DeviceNameError, Error, ForkedError
+from .discovery import (
+    CORE_VERSION,
+    CORE_WINDOW,
+    Found,
+    agreed_contract,
+    code_files,
+    place_stop,
+    request_of,
+    trust_stop,
+)
+from .errors import DeviceNameError, Error, ForkedError
 from .fields import Stopped, disagrees, fields_of, is_hidden, number, open_error, order_of, table_of, term_of
 from .hardware import seen_by
 from .hookspecs import Finding, Seen, Span
-from .manifest import DeviceKind, Version, spoken, window_text
+from .manifest import DeviceKind, Version, window_text
 from .names import near
 from .opened import OpenDevice
 from .prints import heard
@@ -193,6 +202,9 @@ class Plugin:
         if (not self.is_pending or wishes.pins is not None) and (stop := trust_stop(self.found, wishes)):
             raise Stopped(stop)
         self.rehearse()
+        # The program may have gone to another folder since, from which its imports then come.
+        if self.found.distribution is not None and (stop := place_stop(self.found)):
+            raise Stopped(stop)
         found = self.proof.verdict if self.proof is not None else None
         if found is not None and found.state in ("crashed", "hung"):
             raise Stopped(self._broken(found))
@@ -406,12 +418,10 @@ class Plugin:
         if manifest is not None and version != manifest.contract[1]:
             promised = window_text((manifest.contract[1],) * 2)
             raise disagrees(f"manifest says api {promised}, object says {window_text((version, version))}")
-        try:
-            backend.spoken = spoken(CORE_WINDOW, manifest.contract if manifest else (version, version), name)
-        except ContractError as e:
-            code = "too-new" if version > CORE_WINDOW[1] else "too-old"
-            error, _, hint = str(e).partition(": ")
-            raise Stopped(Stop("contract", "refused", code, error, hint)) from None
+        agreed = agreed_contract(self.found, manifest.contract if manifest else (version, version))
+        if isinstance(agreed, Stop):
+            raise Stopped(agreed)
+        backend.spoken = agreed
 
     def _opened(self, backend: Backend) -> tuple[OpenDevice, ...]:
         """All that is asked of its objects is asked here, where whatever it raises is its own stop."""

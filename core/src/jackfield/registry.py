@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from . import hardware, simulated
 from .backend import Backend, Target
-from .discovery import CORE_VERSION, Found, fingerprint, scan
+from .discovery import CORE_VERSION, Found, fingerprint, forget_kept, scan
 from .errors import BackendError, DeviceError, DeviceNameError, Error, HookError, Unavailable
 from .fields import term_of
 from .fitting import DeviceInfo, card_of, fits, info_of, matches, missing, owner_of, same_card, unfit, wheel_hint
@@ -93,6 +93,7 @@ class Registry:
         self._lock = threading.RLock()
         self._plugins: list[Plugin] = []
         self._stamp: object = None
+        self._is_kept_good = True  # not after a refresh, until all that is installed has been read
         self._registered: dict[str, Plugin] = {}
         self._core: dict[str, Plugin] = {}
         self._sim_shape: Shape | None = None
@@ -107,7 +108,8 @@ class Registry:
             wishes = self._wishes()
             stamp = (fingerprint(), wishes)
             if stamp != self._stamp:
-                found, whole = scan(wishes)
+                found, whole = scan(wishes, anew=not self._is_kept_good)
+                self._is_kept_good = self._is_kept_good or whole
                 # A file may have been pinned since it was refused for a pin, which `found` does not show.
                 old = {p.found: p for p in self._plugins if p.status.stage != "trust" or p.is_pending}
                 self._plugins = [old.get(f) or Plugin(f) for f in found]
@@ -160,7 +162,7 @@ class Registry:
     def refresh(self) -> None:
         """Forget what was found and opened; the next question looks again. Devices in use live on with their owners."""
         with self._lock:
-            self._plugins, self._stamp = [], None
+            self._plugins, self._stamp, self._is_kept_good = [], None, False
             self._core.clear()
             self._told.clear()
             for plugin in list(self._registered.values()):
@@ -225,6 +227,7 @@ class Registry:
     def fresh(self) -> None:
         """Forget what was found and opened, and what is known of every installed build; try those that may load."""
         self.refresh()
+        forget_kept()
         for plugin in self.plugins():
             plugin.forget()
         self._rehearse(again=True)

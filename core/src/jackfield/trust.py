@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -95,24 +95,126 @@ def plain(dist: str) -> str:
     return dist.strip().lower().replace("_", "-").replace(".", "-")
 
 
-def where_refused(dist: Distribution, label: str, module: str) -> Refusal | None:
+def where_refused(dist: Distribution, label: str, module: str, record: Sequence[str] = ()) -> Refusal | None:
     """Why the place of this distribution, or of the module it names, is not trusted; None: it is.
 
-    label: "name version" for the texts. module: dotted; only its top-level name is looked up, which imports nothing.
+    label: "name version" for the texts. module: dotted; looking it up runs no code. record: lines of its RECORD;
+    without them, as system packages are, whatever lies in the distribution's folder counts as its own.
     """
-    place = _folder(dist)
-    project = project_folder(dist)
-    if project is None and place in _untrusted() and place not in _sites():
+    place, untrusted = _folder(dist), _untrusted()
+    if place in untrusted and place not in _sites():  # whatever it says of itself: it may be planted with all its files
         return Refusal(
             "outside-site", f"{label} lies in {place}, the current folder, the script's or that of the start",
             "install it (an editable install counts)",
         )  # fmt: skip
-    top = module.partition(".")[0]
-    places = origins(top)
-    homes = [place, *([project] if project is not None else [])]
-    if places and not any(origin.is_relative_to(home) for origin in places for home in homes):
-        return Refusal("shadowed", f"{top} would come from {places[0]}, not from {label}", f"rename {places[0].name}")
-    return None
+    sources, project = _sources(module), project_folder(dist)
+    homes = (place,) if project is None else (place, project)
+    known = (_stems(record) or None) if project is None else None
+    is_own = False
+    for source in sources:
+        if source.place is None:
+            return Refusal("shadowed", f"{source.name} would come from Python itself, not from {label}", FOREIGN)
+        inside = any(path.is_relative_to(home) for path in (source.path, source.place.resolve()) for home in homes)
+        if not (source.folder == place or (project is not None and inside) or source.folder in _trusted()):
+            return _shadowed(source, label)
+        own = inside if known is None else source.stem(place) in known
+        if not own and not source.is_portion:
+            is_foreign = known is not None and (source.folder == place or source.name.partition(".")[0] not in known)
+            return _shadowed(source, label, FOREIGN if is_foreign else "")
+        is_own = is_own or own
+    return _shadowed(sources[0], label, FOREIGN) if sources and not is_own else None
+
+
+FOREIGN = "report it to the vendor: an entry point must name a module of its own distribution"
+
+
+def _shadowed(source: _Source, label: str, hint: str = "") -> Refusal:
+    error = f"{source.name} would come from {source.path}, not from {label}"
+    return Refusal("shadowed", error, hint or f"rename {source.entry.name}")
+
+
+def _stems(record: Sequence[str]) -> set[str]:
+    """Files and folders of a RECORD, from its folder on. Files without their endings: what is compiled, or has lost its
+    source, is the same module.
+    """
+    found: set[str] = set()
+    for line in record:
+        *folders, name = line.rsplit(",", 2)[0].strip('"').split("/")
+        found.add("/".join([*folders, name.partition(".")[0]]))
+        found.update("/".join(folders[:n]) for n in range(1, len(folders) + 1))
+    return found
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where Python finds a dotted name. place: a file, or the folder of one portion of a namespace package, in which no
+    code lies; None for what is part of Python.
+    """
+
+    name: str
+    place: Path | None
+    is_portion: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The place from its folder of the search path on as it is written: installers may fill a folder with links."""
+        assert self.place is not None
+        return self.folder / self.place.relative_to(self._written)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the search path in which it lies."""
+        return self._written.resolve()
+
+    @property
+    def _written(self) -> Path:
+        return self.entry.parents[min(self.name.count("."), len(self.entry.parents) - 1)]
+
+    @property
+    def entry(self) -> Path:
+        """What its own folder has of it: a file, or a package."""
+        assert self.place is not None
+        return self.place.parent if self.place.name.startswith("__init__.") and not self.is_portion else self.place
+
+    def stem(self, home: Path) -> str:
+        """As `_stems` has it; "" for what lies elsewhere."""
+        if not self.path.is_relative_to(home):
+            return ""
+        found = self.path.relative_to(home)
+        return found.as_posix() if self.is_portion else (found.parent / found.name.partition(".")[0]).as_posix()
+
+
+def _sources(module: str) -> list[_Source]:
+    """What an import of it would go through first: all portions of a namespace package, and of those below it, then the
+    one file that runs; nothing where Python does not find it. Below a package with code all is that code's affair.
+    """
+    found: list[_Source] = []
+    name, path = "", None
+    for word in module.split("."):
+        name = f"{name}.{word}" if name else word
+        spec = _spec(name, path)
+        if spec is None:
+            return found
+        if spec.origin in ("built-in", "frozen"):
+            return [*found, _Source(name, None)]
+        if spec.origin and spec.has_location:
+            return [*found, _Source(name, Path(spec.origin).absolute())]
+        path = list(spec.submodule_search_locations or ())
+        found += [_Source(name, Path(portion).absolute(), is_portion=True) for portion in path]
+    return found
+
+
+def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """How Python would find a name, below the portions of its parent; None where it does not."""
+    import importlib.util  # noqa: PLC0415 (as in _sites)
+
+    try:
+        if path is None or name in sys.modules:
+            return importlib.util.find_spec(name)
+        finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        return next((spec for find in finders if (spec := find(name, path, None)) is not None), None)
+    except (ValueError, ImportError):  # a module without a spec, or a finder of an editable install that fails
+        return None
 
 
 def project_folder(dist: Distribution) -> Path | None:
@@ -204,18 +306,17 @@ def trusted_path() -> list[str]:
     return [folder for folder in sys.path if folder and Path(folder).resolve() not in left_out]
 
 
+def _trusted() -> set[Path]:
+    return _sites() | _resolved(trusted_path())
+
+
 def _resolved(folders: Iterable[str]) -> set[Path]:
     return {Path(folder).resolve() for folder in folders if folder}
 
 
 def origins(top: str) -> list[Path]:
     """Files or folders a top-level name would come from; empty when Python does not find it, or it has none."""
-    import importlib.util  # noqa: PLC0415 (as in _sites)
-
-    try:
-        spec: ModuleSpec | None = importlib.util.find_spec(top)
-    except (ValueError, ImportError):  # a module without a spec, or a finder of an editable install that fails
-        return []
+    spec = _spec(top, None)
     if spec is None:
         return []
     places = [spec.origin] if spec.origin and spec.has_location else list(spec.submodule_search_locations or ())

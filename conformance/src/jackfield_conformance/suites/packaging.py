@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackagePath
 
+from jackfield.discovery import GROUP
 from jackfield.manifest import FILES
 from jackfield_conformance.trials import Check, Refused, Subject, Trial, Verdict, named
 from jackfield_conformance.wheel import Installed, installed
@@ -36,19 +37,31 @@ def trials(seed: int) -> Iterator[Trial]:
 
 
 def dependency(seed: int, subject: Subject) -> list[str]:
-    """It needs jackfield from some version on, and at most below the next major one."""
+    """It needs jackfield from some version on, and at most below the next major one, under every condition."""
     del seed
     wheel = installed(subject)
     asked = [match for text in wheel.dist.requires or () if (match := _REQUIREMENT.fullmatch(text))]
-    bounds = [match[2] for match in asked if match[1].lower() == "jackfield" and "extra" not in (match[3] or "")]
+    bounds = [match[2] for match in asked if match[1].lower() == "jackfield" and not _of_extra(match[3] or "")]
     if not bounds:
         return ["its METADATA does not require jackfield"]
-    words = [word.strip() for word in bounds[0].split(",") if word.strip()]
-    found = [f"requires jackfield {word}: no fixed version" for word in words if word.startswith(("==", "~=", "==="))]
+    return [wrong for bound in bounds for wrong in _wrong_bound(bound.strip())]
+
+
+def _of_extra(condition: str) -> bool:
+    """Whether a requirement counts only for who asks for an extra."""
+    return re.search(r"\bextra\s*==", condition) is not None and " or " not in condition
+
+
+def _wrong_bound(bound: str) -> Iterator[str]:
+    """What is wrong with one line's versions, such as ">=0.1,<1"."""
+    words = [word.strip() for word in bound.split(",") if word.strip()]
+    for word in words:
+        if word.startswith(("==", "~=")):
+            yield f"requires jackfield {word}: no fixed version"
+        if word.startswith("<") and not re.fullmatch(r"<\s*[0-9]+(\.0)*", word):
+            yield f"requires jackfield {word}: a cap may only be a next major version"
     if not any(word.startswith(">") for word in words):
-        found.append(f"requires jackfield {bounds[0] or 'of any version'}: must say from which version on")
-    caps = [word for word in words if word.startswith("<") and not re.fullmatch(r"<\s*[0-9]+(\.0)*", word)]
-    return found + [f"requires jackfield {word}: a cap may only be a next major version" for word in caps]
+        yield f"requires jackfield {bound or 'of any version'}: must say from which version on"
 
 
 def _files(subject: Subject) -> tuple[Installed, list[str]]:
@@ -102,10 +115,12 @@ def licence_is_inside(seed: int, subject: Subject) -> list[str]:
 
 
 def entry_point_is_its_own(seed: int, subject: Subject) -> list[str]:
-    """The module of the entry point is one of the wheel's."""
+    """The module of each backend's entry point is one of the wheel's. The core loads none that is not; but a wheel may
+    have several.
+    """
     del seed
     wheel, paths = _files(subject)
-    values = [entry.value for entry in wheel.dist.entry_points if entry.name == subject.backend.name]
+    values = [entry.value for entry in wheel.dist.entry_points if entry.group == GROUP]
     tops = {path.split("/")[0].removesuffix(".py") for path in paths if _of_package(path)}
     strange = [value for value in values if value.partition(":")[0].split(".")[0].strip() not in tops]
     return [f"the entry point {value!r} is no module of this wheel" for value in strange]

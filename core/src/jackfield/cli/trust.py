@@ -6,10 +6,10 @@ import json
 
 import click
 
-from jackfield.discovery import scan
+from jackfield.discovery import place_stop, scan
 from jackfield.errors import Error
 from jackfield.pins import SCHEMA, Pin, pin_of
-from jackfield.trust import Wishes, plain, where_refused
+from jackfield.trust import Wishes, plain
 
 __all__ = ["trust"]
 
@@ -30,12 +30,11 @@ def pin() -> None:
     if not whole:
         raise Error("what is installed could not be read whole; try again")
     for one in found:
-        module = one.value.partition(":")[0].strip()
-        if refusal := where_refused(one.distribution, f"{one.dist} {one.version}", module):
-            click.echo(f"not pinned: {one.name}: {refusal.error}", err=True)
+        if stop := place_stop(one):
+            click.echo(f"not pinned: {one.name}: {stop.error}", err=True)
             continue
         try:
-            made = pin_of(one.distribution, one.dist, one.version, module)
+            made = pin_of(one.distribution, one.dist, one.version, one.module)
         except OSError as e:
             raise Error(f"{one.dist} {one.version} can't be pinned: {e}") from e
         known = pins.get(plain(one.dist))  # of a distribution with several backends each may have a package of its own
