@@ -384,7 +384,7 @@ def op(
     tolerance: how near a device must come: a class of `conformance.check`, E A T R M or N.
     slack: absolute error allowed besides the class, from the operands (f64) and attributes: a number or an array that
         broadcasts to the result.
-    nan_too: from the same, where NaN is as good a result: an array of bool that broadcasts to the result.
+    nan_too: from the same, where NaN and an infinity are equally good: an array of bool that broadcasts to the result.
     stored: the body gets elements as they are stored (block dtypes as arrays of blocks), for ops that copy, select or
         convert. Else it gets floats as f64, decoded.
     promises: by operand, what its data must be and no device looks for: a pure function of the Call and the operand's

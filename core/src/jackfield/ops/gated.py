@@ -50,33 +50,31 @@ def _halves(gate: Array, up: Array | None, *, swapped: bool) -> tuple[Array, Arr
 _LOST = 1e-6  # as much of the activated half a device need not have: what class T allows of the activation alone
 
 
-def _lost(activation: Op, arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> tuple[Array, Array]:
-    """The activated half where a device may have 0 instead, else 0; and the size of the linear half."""
-    gate = arrays["gate"]
-    assert gate is not None
-    g, u = _halves(gate, arrays["up"], swapped=bool(attrs["swapped"]))
-    half = np.abs(activation.body(g))
-    return np.where(half <= _LOST, half, 0), np.abs(u)
-
-
 def _half_may_be_lost(activation: Op) -> Slack:
-    """Then the product is 0, however large the linear half is."""
+    """Where the activated half is so small, the product may be 0, however large the linear half is."""
 
     def slack(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
-        lost, u = _lost(activation, arrays, attrs)
-        return np.where(np.isfinite(u), lost * u, 0)
+        g, u = _given_halves(arrays, attrs)
+        half = np.abs(activation.body(g))
+        return np.where((half <= _LOST) & np.isfinite(u), half * np.abs(u), 0)
 
     return slack
 
 
 def _lost_times_inf(activation: Op) -> Slack:
-    """Where the linear half is infinite, the product of a lost half is NaN."""
+    """Where the linear half is infinite, the product is NaN if the activated half is lost, else infinite."""
 
     def nan_too(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
-        lost, u = _lost(activation, arrays, attrs)
-        return (lost > 0) & np.isinf(u)
+        g, u = _given_halves(arrays, attrs)
+        return (np.abs(activation.body(g)) <= _LOST) & (g != 0) & np.isinf(u)
 
     return nan_too
+
+
+def _given_halves(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> tuple[Array, Array]:
+    gate = arrays["gate"]
+    assert gate is not None
+    return _halves(gate, arrays["up"], swapped=bool(attrs["swapped"]))
 
 
 _NASTY = (
