@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from jackfield.errors import BadIndex
 from jackfield.op import OPS
 from jackfield.reference import HostBuffer, ReferenceBackend, ReferenceDevice, kernels_of_all_ops
 from jackfield_conformance import Refused, mistakes, run
+
+NAN, INF = math.nan, math.inf
 
 
 class Wrapped(Program):
@@ -285,3 +288,47 @@ def test_the_device_gets_dense_operands_where_it_reads_no_strides():
     strided = first_example("put_rows", "sliced")
     with pytest.raises(Refused, match="put_rows: a strided target is not read, and a target can't be copied"):
         run(strided, Dense(), Spy())
+
+
+GATES = [-104.0, -104.0, -40.0, -1.0, -INF, 0.0, 3.0]
+LINEAR = [INF, 3e38, -INF, INF, 2.0, INF, -INF]
+
+
+@pytest.mark.parametrize("name", ["swiglu", "geglu", "geglu_erf", "geglu_quick"])
+@pytest.mark.parametrize("swapped", [None, False, True])
+def test_a_half_that_underflows_may_be_lost(name, swapped):
+    """In f32 it is 0, and 0 times inf is NaN; nowhere else may NaN stand for a number, nor a number for NaN."""
+    gate, up = np.array([GATES], np.float32), np.array([LINEAR], np.float32)
+    given = {"gate": gate, "up": up}
+    if swapped is not None:
+        given = {"gate": np.concatenate([up, gate] if swapped else [gate, up], -1)}
+    example = made(OPS[name], given, **({} if swapped is None else {"swapped": swapped}))
+    want, _ = expected(example)
+    assert compare(example, want, want) == ""
+    act = getattr(ops, name.replace("swiglu", "silu").replace("geglu", "gelu")).run(gate)
+    with np.errstate(all="ignore"):
+        flushed = np.where(np.abs(act) < 2e-38, 0, act) * up
+    assert np.isnan(flushed[0, 0])
+    assert compare(example, flushed.astype(np.float32), want) == ""
+    for at, (g, u) in enumerate(zip(GATES, LINEAR, strict=True)):
+        lost = math.isinf(u) and g != 0 and bool(abs(act[0, at]) <= 1e-6)
+        assert lost == (at in (0, 2))
+        assert told(example, want, at, NAN) == (lost or np.isnan(want[0, at]))
+        assert told(example, want, at, math.copysign(INF, -u)) == (want[0, at] == math.copysign(INF, -u) or lost)
+        assert not told(example, want, at, 7.0)
+
+
+def told(example, want, at, value):
+    """Whether the result may hold this there."""
+    got = want.copy()
+    got[0, at] = value
+    return compare(example, got, want) == ""
+
+
+def test_only_a_lost_half_excuses():
+    """Not a half that is exactly 0, nor one that is large enough to be there, nor a number of the wrong size."""
+    example = made(OPS["swiglu"], {"gate": np.array([-104.0], np.float32), "up": np.array([INF], np.float32)})
+    want, _ = expected(example)
+    assert want == -INF
+    for wrong in (0.0, -1e30, INF):
+        assert compare(example, np.array([wrong], np.float32), want) != ""

@@ -32,7 +32,7 @@ from jackfield.reference import (
     ReferenceProgram,
     kernels_of_all_ops,
 )
-from jackfield_conformance.suites import SUITES, errors, memory
+from jackfield_conformance.suites import SUITES, coverage, errors, memory
 from jackfield_conformance.suites.claims import RUNNING
 from jackfield_conformance.trials import Subject
 from jackfield_conformance.worker import outcome
@@ -904,3 +904,52 @@ def test_coverage_asks_for_results_that_an_attribute_names():
             return table | {"cast": replace(table["cast"], results=table["cast"].results - HALVES)}
 
     assert "the result: refused: cast" in bad("coverage", NoHalves())["coverage/cast/f16"]
+
+
+class Choosy(ReferenceBackend):
+    """The reference, which refuses one op where its attributes are so."""
+
+    def __init__(self, name, refuses):
+        super().__init__()
+        self.op, self.refuses = name, refuses
+
+    def why_not(self, step, target):
+        if step.op == self.op and self.refuses(step.attrs):
+            return Reason("not in this way", "attribute")
+        return super().why_not(step, target)
+
+
+FORMS = [
+    ("rope", lambda a: a["mode"] == "imrope", "mode is 'imrope'"),
+    ("rope", lambda a: a["offset"] > 0, "offset is not 0"),
+    ("rope", lambda a: a["ext_factor"] != 0, "ext_factor is not 0.0"),
+    ("rope", lambda a: a["beta_fast"] != 32, "beta_fast is not 32.0"),
+    ("resize", lambda a: a["mode"] == "bicubic", "mode is 'bicubic'"),
+    ("resize", lambda a: a["antialias"], "antialias is True"),
+    ("pad", lambda a: a["mode"] == "wrap", "mode is 'wrap'"),
+    ("attention", lambda a: a["window"] > 0, "window is not 0"),
+    ("attention", lambda a: a["kv_limit"] > 0, "kv_limit is not 0"),
+    ("conv_2d", lambda a: a["dilation"] != 1, "dilation is not 1"),
+    ("pool_2d", lambda a: a["kind"] == "max", "kind is 'max'"),
+    ("sum", lambda a: a["axis"] is None, "axis is None"),
+    ("sum", lambda a: a["axis"] is not None, "axis is not -1"),
+    ("linear", lambda a: a["precision"] == "f32", "precision is 'f32'"),
+    ("swiglu", lambda a: not a["swapped"], "swapped is False"),
+]
+
+
+@pytest.mark.parametrize(("name", "refuses", "form"), FORMS, ids=[f"{name}-{form}" for name, _, form in FORMS])
+def test_coverage_asks_for_every_form_that_attributes_give(name, refuses, form):
+    device = ReferenceDevice()
+    found = coverage.is_claimed(OPS[name], f32, Subject(Choosy(name, refuses), device))
+    assert f"{form}: refused: not in this way" in found
+    assert coverage.is_claimed(OPS[name], f32, Subject(ReferenceBackend(), device)) == []
+
+
+def test_coverage_asks_for_no_form_that_the_catalogue_makes_p2():
+    """Only the defaults of solve_triangular are P1; who takes them alone has no gap."""
+    choosy = Choosy("solve_triangular", lambda a: not a["lower"] or a["unit_diagonal"] or not a["left"])
+    assert coverage.is_claimed(OPS["solve_triangular"], f32, Subject(choosy, ReferenceDevice())) == []
+    picky = Choosy("solve_triangular", lambda a: a["lower"])
+    found = coverage.is_claimed(OPS["solve_triangular"], f32, Subject(picky, ReferenceDevice()))
+    assert "lower is True: refused: not in this way" in found

@@ -42,7 +42,7 @@ def only_core(monkeypatch):
     """No installed plugin, no variable of the user."""
     for name in ("JACKFIELD_DEVICE", "JACKFIELD_POLICY", "JACKFIELD_SIM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    monkeypatch.setattr(registry, "scan", lambda wishes, *, anew=False: ([], True))
     registry.refresh()
     yield
     registry.refresh()

@@ -19,7 +19,7 @@ from jackfield.errors import BackendError, DeviceNameError, Error, Unavailable
 def machine(monkeypatch):
     """Kind cuda with a small and a large card, and a simulated one; vulkan offers the small card, too; metal: none."""
     monkeypatch.delenv("JACKFIELD_DEVICE", raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    monkeypatch.setattr(registry, "scan", lambda wishes, *, anew=False: ([], True))
     monkeypatch.setattr(hardware, "wheels", lambda: (hardware.Wheel("npx", "an NPX", "jackfield[npx]", ()),))
     registry.refresh()
     small = Card("cuda:0", 4, {"integrated"}, "pci-0000:01:00.0", id="GPU-11111111-aaaa", model="Small")

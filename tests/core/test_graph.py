@@ -10,7 +10,7 @@ import pytest
 
 from jackfield import ops
 from jackfield.dtypes import bf16, f16, f32, q4_0, q8_0
-from jackfield.errors import DTypeError, GraphError, ShapeError
+from jackfield.errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from jackfield.graph import Attrs, Source, Tensor, constant, root, state, toposort, view
 from jackfield.graph import input as leaf
 from jackfield.spec import Spec, View
@@ -70,7 +70,9 @@ def test_indexing_makes_views_of_the_root():
     ("make", "error", "text"),
     [
         (lambda x: x[4], ShapeError, "[slice] index 4 on axis 0 of extent 4"),
-        (lambda x: x[::-1], ShapeError, "[slice] step -1 on axis 0: must be at least 1"),
+        (lambda x: x[::-1], AttributeValueError, "[slice] step is -1 on axis 0, must be at least 1"),
+        (lambda x: x[:, ::0], AttributeValueError, "[slice] step is 0 on axis 1, must be at least 1"),
+        (lambda x: x[:, :: np.int64(0)], AttributeValueError, "[slice] step is 0 on axis 1, must be at least 1"),
         (lambda x: x[0, 0, 0], ShapeError, "[slice] 3 indices for 2 axes of f32[4, 6]"),
         (lambda x: x[..., ...], ShapeError, "[slice] more than one '...'"),
         (lambda x: x["a"], GraphError, "[slice] an index is a slice or an int, not str"),

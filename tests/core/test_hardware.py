@@ -57,7 +57,7 @@ def sys_(tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
     monkeypatch.setattr(hardware, "TABLE", table)
     monkeypatch.setattr(hardware.sys, "platform", "linux")
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    monkeypatch.setattr(registry, "scan", lambda wishes, *, anew=False: ([], True))
     registry.refresh()
     yield tmp_path
     registry.refresh()

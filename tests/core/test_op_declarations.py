@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,7 @@ PRIORITIES = {  # which model graphs can be written with them: P0 the usual ones
         cross_entropy_backward adamw_step sgd_step host_call
     """,
 }
+RARELY = {"rope_backward": {"beta_fast", "beta_slow"}}  # as in rope, which tries them
 BY_NAME = pytest.mark.parametrize("declared", ALL, ids=lambda o: o.name)
 
 
@@ -83,12 +86,7 @@ def test_a_declaration_is_whole(declared):
     assert len(declared.cases) > len(good), "at least one case must raise"
     tried = {name for c in good for name in c.operands}
     assert tried == set(declared.operands), "each operand is in some case"
-    assert {k for c in good for k in c.attrs} >= set(declared.attrs) - {
-        "attn_factor",
-        "beta_fast",
-        "beta_slow",
-        "precision",
-    }
+    assert {k for c in good for k in c.attrs} >= set(declared.attrs) - RARELY.get(declared.name, set())
 
 
 @BY_NAME
@@ -373,3 +371,41 @@ def test_docstrings_name_no_dtype_that_is_not_taken():
     for declared in ALL:
         text = inspect.cleandoc(declared.doc)
         assert "f64" not in text, declared.name
+
+
+FLOATS = [(o, name) for o in ALL for name in o.attrs if "float" in o.types[name]]
+BOUNDLESS = {("clip", "min"), ("clip", "max"), ("causal_mask", "fill"), ("full", "value")}
+
+
+@pytest.mark.parametrize(("declared", "name"), FLOATS, ids=lambda v: v if isinstance(v, str) else v.name)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_float_attributes_are_finite(declared, name, value):
+    """All of them in all uses that are right otherwise, but those where inf means something."""
+    right = [one for one in declared.cases if one.raises is None]
+    assert right
+    for one in right:
+        wrong = replace(one, attrs={**one.attrs, name: value})
+        if (declared.name, name) in BOUNDLESS:
+            with contextlib.suppress(AttributeValueError):  # of clip, min above max; of full, an integer dtype
+                assert str(build(declared, wrong).attrs[name]) == str(float(value))
+            continue
+        with pytest.raises(AttributeValueError) as told:
+            build(declared, wrong)
+        assert str(told.value) == f"[{declared.name}] {name} is {float(value)}, must be finite"
+
+
+def test_what_may_be_infinite_is_declared():
+    assert {(o.name, name) for o in ALL for name in o.declared.infinite} == BOUNDLESS
+    assert ("attention", "scale") in [(o.name, name) for o, name in FLOATS]
+    x = leaf("x", (2, 3))
+    assert ops.clip(x, min=0.0, max=math.inf).attrs["max"] == math.inf
+    assert math.isnan(ops.full(shape=(2,), value=math.nan).attrs["value"])
+
+
+@pytest.mark.parametrize("declared", [o for o in ALL if o.priority != "P2"], ids=lambda o: o.name)
+def test_each_attribute_has_cases_with_another_value_than_its_default(declared):
+    """Else no suite can ask for it. dtype is asked for by results."""
+    for name, default in declared.defaults.items():
+        full = [declared.complete(one.attrs)[name] for one in declared.cases if one.raises is None]
+        assert any(value != default for value in full), name
+        assert name in declared.declared.rare or any(value == default for value in full), name

@@ -26,7 +26,9 @@ def test_uses_that_python_calls_equal_are_told_apart():
         assert str(ops.scale(x, scale=0.0).attrs["scale"]) == "0.0"
         assert str(ops.scale(x, scale=-0.0).attrs["scale"]) == "-0.0"
         assert type(ops.scale(x, scale=1).attrs["scale"]) is float
-        assert np.isnan(ops.scale(x, scale=float("nan")).attrs["scale"])
+        with pytest.raises(AttributeValueError, match=r"\[scale\] scale is nan"):
+            ops.scale(x, scale=float("nan"))
+        assert np.isnan(ops.causal_mask(x, fill=float("nan")).attrs["fill"])
         assert ops.transpose(x, axes=(1, 0, 2)).attrs == ops.transpose(x, axes=[1, 0, 2]).attrs
 
 

@@ -218,7 +218,7 @@ def test_units_take_the_right_half():
 
 def test_a_limit_that_is_none():
     for limit in (0, -1, 1e-320 * 0, INF, NAN):
-        with pytest.raises(AttributeValueError, match="must be above 0 and finite"):
+        with pytest.raises(AttributeValueError, match=r"must be (above 0 and )?finite"):
             ops.swiglu_clamp(leaf("g", (2,)), leaf("u", (2,)), limit=limit)
 
 

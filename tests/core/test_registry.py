@@ -66,7 +66,8 @@ def backend(kind, names, error=None):
 def registry(monkeypatch):
     for name in ("JACKFIELD_DEVICE", "JACKFIELD_SIM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "scan", lambda wishes: ([], True))  # what happens to be installed has no say here
+    # What happens to be installed has no say here.
+    monkeypatch.setattr(module, "scan", lambda wishes, *, anew=False: ([], True))
     return Registry()
 
 

@@ -17,7 +17,7 @@ from jackfield.explain import explain
 def machine(monkeypatch):
     """Of class gpu: kind aa with an integrated and a discrete card, bb with another, and cc without hardware."""
     monkeypatch.delenv("JACKFIELD_DEVICE", raising=False)
-    monkeypatch.setattr(registry, "scan", lambda wishes: ([], True))
+    monkeypatch.setattr(registry, "scan", lambda wishes, *, anew=False: ([], True))
     registry.refresh()
     small = Card("aa:0", 2, {"integrated", "f16"}, "pci-0000:01:00.0", id="GPU-11111111-aaaa", driver="3.1")
     large = Card("aa:1", 16, {"f16", "bf16"}, "pci-0000:65:00.0", id="GPU-22222222-bbbb", driver="3.1", arch="a2")

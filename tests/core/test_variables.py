@@ -24,7 +24,7 @@ READ = re.compile(r"(?:environ(?:\.get\(|\[)|setting\(|getenv\()\"(JACKFIELD_\w+
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(module, "scan", lambda wishes: ([], True))
+    monkeypatch.setattr(module, "scan", lambda wishes, *, anew=False: ([], True))
     return Registry()
 
 

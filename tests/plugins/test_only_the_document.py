@@ -50,7 +50,7 @@ COMMANDS = {
     "why an op": (["why", "noisy", "add"], "why"),
     "explain": (["explain", "{graph}", "--device", "noisy"], "explain"),
     "diff": (["diff", "noisy", "reference", "{graph}"], "diff"),
-    "conform": (["conform", "noisy", "--suite", "buffers"], "conform"),
+    "conform": (["conform", "noisy", "--suite", "buffers"], "conformance"),
 }
 
 

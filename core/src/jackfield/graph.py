@@ -16,7 +16,7 @@ from typing import Literal, Protocol, SupportsIndex, TypeAlias, TypeGuard, runti
 import numpy as np
 
 from .dtypes import DType, f32
-from .errors import DTypeError, GraphError, ShapeError
+from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from .spec import Role, Shape, Spec, View, extents_of, slice_view, transpose_view
 
 __all__ = [
@@ -200,9 +200,10 @@ def _bounds(spec: Spec, parts: tuple[Index, ...]) -> tuple[list[tuple[int, int, 
 def _cut(axis: int, n: int, part: Index) -> tuple[int, int, int]:
     """(start, stop, step) of one axis of extent n."""
     if isinstance(part, slice):
+        step = 1 if part.step is None else part.step
+        if isinstance(step, SupportsIndex) and operator.index(step) < 1:  # before `indices`, which refuses 0 by itself
+            raise AttributeValueError(f"[slice] step is {step} on axis {axis}, must be at least 1")
         start, stop, step = part.indices(n)
-        if step < 1:
-            raise ShapeError(f"[slice] step {step} on axis {axis}: must be at least 1")
         return start, max(start, stop), step
     if not isinstance(part, SupportsIndex):
         raise GraphError(f"[slice] an index is a slice or an int, not {type(part).__name__}")

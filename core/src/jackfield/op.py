@@ -8,6 +8,7 @@ it: the builder, the checks, the reference device, the oracle and the conformanc
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -155,7 +156,8 @@ class Op:
     def complete(self, attrs: Mapping[str, Any]) -> Attrs:
         """All attributes, defaults filled in, values made plain.
 
-        Raises: AttributeValueError for an unknown or missing one, or a value of another type.
+        Raises: AttributeValueError for an unknown or missing one, a value of another type, or a float that is inf or
+            NaN where the op gives these no meaning.
         """
         if unknown := sorted(attrs.keys() - set(self.attrs)):
             has = ", ".join(self.attrs) or "none"
@@ -166,9 +168,14 @@ class Op:
                 full[name] = plain(value, self.types[name])
             except AttributeValueError as e:
                 raise AttributeValueError(f"[{self.name}] {name} {e}") from None
+            self._check_finite(name, full[name])
         if missing := [name for name in self.attrs if name not in full]:
             raise AttributeValueError(f"[{self.name}] needs the attribute {missing[0]!r}")
         return Attrs(full)
+
+    def _check_finite(self, name: str, value: Attr) -> None:
+        if isinstance(value, float) and not math.isfinite(value) and name not in self.declared.infinite:
+            raise AttributeValueError(f"[{self.name}] {name} is {value}, must be finite")
 
     def call(self, specs: Sequence[Spec | None], attrs: Mapping[str, Attr]) -> Call:
         """Checked operands and attributes. Raises GraphError's kin that name this op."""
@@ -213,7 +220,8 @@ class Op:
         """
         given = arrays if self.stored else [None if a is None else widened(a) for a in arrays]
         with np.errstate(all="ignore"):
-            return recast(np.asarray(self.body(*given, **attrs)), result)
+            # A block that can't be coded is blamed on the last operand: what is added to blocks, which are finite.
+            return recast(np.asarray(self.body(*given, **attrs)), result, *self.operands[-1:])
 
     def broken(self, operand: str, array: Array, call: Call) -> str | None:
         """How an operand's data breaks what the caller promised of it, and what to do; None where it keeps it.
@@ -333,9 +341,12 @@ class Declared:
     also_updates: tuple[str, ...]
     tolerance: Tolerance
     slack: Slack | None
+    nan_too: Slack | None
     priority: Priority
     stored: bool
     promises: Mapping[str, Promise]
+    infinite: tuple[str, ...]
+    rare: Mapping[str, tuple[Attr, ...]]
 
 
 def op(
@@ -352,9 +363,12 @@ def op(
     updates: bool = False,
     also_updates: Sequence[str] = (),
     slack: Slack | None = None,
+    nan_too: Slack | None = None,
     priority: Priority = "P0",
     stored: bool = False,
     promises: Mapping[str, Promise] | None = None,
+    infinite: Sequence[str] = (),
+    rare: Mapping[str, Sequence[Attr]] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op.
 
@@ -370,11 +384,14 @@ def op(
     tolerance: how near a device must come: a class of `conformance.check`, E A T R M or N.
     slack: absolute error allowed besides the class, from the operands (f64) and attributes: a number or an array that
         broadcasts to the result.
+    nan_too: from the same, where NaN and an infinity are equally good: an array of bool that broadcasts to the result.
     stored: the body gets elements as they are stored (block dtypes as arrays of blocks), for ops that copy, select or
         convert. Else it gets floats as f64, decoded.
     promises: by operand, what its data must be and no device looks for: a pure function of the Call and the operand's
         array, as the body gets it, that says how the data breaks it and what to do, or None. JACKFIELD_CHECK=promises
         asks it before every step.
+    infinite: float attributes that may be inf or NaN, unless a rule refuses that; all others must be finite.
+    rare: values of attributes that are P2 in an op that is not: nobody asks for a kernel that takes them.
     """
 
     def declare(body: Callable[..., Any]) -> Op:
@@ -394,13 +411,17 @@ def op(
                 also_updates=tuple(also_updates),
                 tolerance=tolerance,
                 slack=slack,
+                nan_too=nan_too,
                 priority=priority,
                 stored=stored,
                 promises=dict(promises or {}),
+                infinite=tuple(infinite),
+                rare={name: tuple(found) for name, found in (rare or {}).items()},
             ),
         )
         assert new.name not in OPS, f"op {new.name} is declared twice"
         assert set(new.declared.promises) <= set(new.operands), f"op {new.name} promises what it does not take"
+        assert {*new.declared.infinite, *new.declared.rare} <= set(new.attrs), f"op {new.name} has no such attribute"
         OPS[new.name] = new
         return new
 

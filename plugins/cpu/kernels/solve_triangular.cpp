@@ -1,27 +1,26 @@
 #include "simd.h"
+#include "turned.h"
 #include "views.h"
 
 namespace jackfield {
 namespace {
 
-constexpr Operand operands[] = {{"a", ANY, bit(F32)}, {"b", ROWS, bit(F32)}};
+constexpr Operand operands[] = {{"a", ANY, bit(F32)}, {"b", ANY, bit(F32)}};
 constexpr const char* const attributes[] = {"lower", "unit_diagonal", "left", nullptr};
 enum { LOWER, UNIT_DIAGONAL, LEFT };
 constexpr int64_t COLUMNS = 64;  // of b at a time: they stay in the first cache
 
-bool why_not(const Step& s, Words& words) {
-    if (s.attr[LEFT].integer) return false;
-    words << "left is False: only a X = b is solved here";
-    return true;
-}
+// X a = b is a' X' = b': the views turned, and the other triangle.
+JF_INLINE View as_left(const Step& s, const View& v) { return s.attr[LEFT].integer ? v : exchanged(v, 2); }
 
 // Columns of b are independent. Some of them go through all rows, in work memory without gaps.
 struct Solver {
     const Step& s;
+    const View& a_view;
     float* x;
 
     JF_INLINE float factor(const char* a, int64_t i, int64_t k) const {
-        return load_one<F32>(a + i * s.in[0].stride[2] + k * s.in[0].stride[3]);
+        return load_one<F32>(a + i * a_view.stride[2] + k * a_view.stride[3]);
     }
     JF_INLINE float* row(int64_t i) const { return x + i * COLUMNS; }
 
@@ -32,7 +31,8 @@ struct Solver {
         }
     }
     JF_INLINE void solve(const char* a, int64_t n) const {
-        const bool lower = s.attr[LOWER].integer != 0, unit = s.attr[UNIT_DIAGONAL].integer != 0;
+        const bool lower = (s.attr[LOWER].integer != 0) == (s.attr[LEFT].integer != 0);
+        const bool unit = s.attr[UNIT_DIAGONAL].integer != 0;
         for (int64_t step = 0; step < n; step++) {
             const int64_t i = lower ? step : n - 1 - step;
             for (int64_t done = 0; done < step; done++) {
@@ -46,19 +46,20 @@ struct Solver {
     }
 };
 
-int64_t nbytes(const Step& s) { return (s.out.shape[2] * COLUMNS * 4 + 63) / 64 * 64; }
+int64_t nbytes(const Step& s) { return (as_left(s, s.out).shape[2] * COLUMNS * 4 + 63) / 64 * 64; }
 
 void run(const Step& s, const Team& team) {
-    const View &a = s.in[0], &b = s.in[1], &out = s.out;
+    const View a = as_left(s, s.in[0]), b = as_left(s, s.in[1]), out = as_left(s, s.out);
     const int64_t n = out.shape[2], m = out.last(), across = (m + COLUMNS - 1) / COLUMNS;
-    const Solver solver{s, (float*)(team.scratch + team.index * nbytes(s))};
+    const Solver solver{s, a, (float*)(team.scratch + team.index * nbytes(s))};
     const Share part = share(out.shape[0] * out.shape[1] * across, team);
     if (part.begin < part.end) memset(solver.x, 0, size_t(nbytes(s)));
     for (int64_t p = part.begin; p < part.end; p++) {
         const int64_t i = p / across, first = p % across * COLUMNS, left = m - first;
         const int64_t count = left < COLUMNS ? left : COLUMNS, i0 = i / out.shape[1], i1 = i % out.shape[1];
-        const char* const from = b.data + i0 * b.stride[0] + i1 * b.stride[1] + first * 4;
-        for (int64_t r = 0; r < n; r++) memcpy(solver.row(r), from + r * b.stride[2], size_t(count) * 4);
+        const char* const from = b.data + i0 * b.stride[0] + i1 * b.stride[1] + first * b.stride[3];
+        for (int64_t r = 0; r < n; r++)
+            gather(from + r * b.stride[2], b.stride[3], (char*)solver.row(r), count, 4);
         solver.solve(a.data + i0 * a.stride[0] + i1 * a.stride[1], n);
         char* const to = out.data + i0 * out.stride[0] + i1 * out.stride[1] + first * out.stride[3];
         for (int64_t r = 0; r < n; r++)
@@ -66,10 +67,10 @@ void run(const Step& s, const Team& team) {
     }
 }
 
-int32_t workers(const Step& s, int32_t most) { return workers_for(s.out.size() * s.out.shape[2], most); }
+int32_t workers(const Step& s, int32_t most) { return workers_for(s.out.size() * s.in[0].last(), most); }
 int64_t scratch(const Step& s, int32_t workers) { return nbytes(s) * workers; }
 
 }  // namespace
 }  // namespace jackfield
 
-JF_KERNEL(solve_triangular, operands, attributes, bit(F32), why_not, run, workers, scratch, nullptr)
+JF_KERNEL(solve_triangular, operands, attributes, bit(F32), nullptr, run, workers, scratch, nullptr)

@@ -8,6 +8,7 @@ from functools import partial
 from jackfield.backend import Reason
 from jackfield.conformance.cases import Example, examples
 from jackfield.dtypes import DType, f16, f32
+from jackfield.graph import Attr
 from jackfield.op import OPS, Op
 from jackfield_conformance.direct import refused, step_of
 from jackfield_conformance.trials import Subject, Trial
@@ -41,20 +42,23 @@ def _can_be(op: Op, dtype: DType) -> bool:
 def is_claimed(op: Op, dtype: DType | None, subject: Subject) -> list[str]:
     """Each operand, also each optional one, is in a dense case that is taken and whose operands all are of the dtype.
 
-    All: those that accept it. Where an attribute says what the result is of, a case with such a result is taken.
+    All: those that accept it. Where an attribute says what the result is of, a case with such a result is taken. And
+    each form that attributes give the op, as far as cases in the dtype have it, is in a case that is taken.
     """
-    missing: dict[str, Reason | str] = dict.fromkeys(_parts(op, dtype), f"{op.name}: no declared case has it")
-    for example in examples(op):
-        if not missing:
-            break
-        found = missing.keys() & _tried(example, dtype)
-        if found and example.layout == "dense" and example.result.size:
-            reason = refused(step_of(example), subject.backend, subject.device)
-            for part in found:
-                if reason is None:
-                    del missing[part]
-                else:
-                    missing[part] = reason
+    dense = [example for example in examples(op) if example.layout == "dense" and example.result.size]
+    tried = [(example, found) for example in dense if (found := _tried(example, dtype))]
+    asked = dict.fromkeys([*_parts(op, dtype), *(form for example, _ in tried for form in _forms(example))])
+    missing: dict[str, Reason | str] = dict.fromkeys(asked, f"{op.name}: no declared case has it")
+    for example, parts in tried:
+        found = missing.keys() & {*parts, *_forms(example)}
+        if not found:
+            continue
+        reason = refused(step_of(example), subject.backend, subject.device)
+        for part in found:
+            if reason is None:
+                del missing[part]
+            else:
+                missing[part] = reason
     return [f"{part}: refused: {reason}" for part, reason in missing.items()]
 
 
@@ -72,3 +76,23 @@ def _tried(example: Example, dtype: DType | None) -> set[str]:
     if dtype is None or example.result.dtype is dtype:
         parts.add(RESULT)
     return parts
+
+
+def _forms(example: Example) -> list[str]:
+    """What this example's attributes make of the op, in words, each apart: a kernel may refuse one and take the rest.
+
+    Words, truths and None are forms by themselves, of other attributes all values but the default are one form. A value
+    that is P2 in an op that is not is none; nor is `dtype`, which asks for results.
+    """
+    op = example.op
+    return [
+        f"{name} is {value!r}" if _is_choice(value) else f"{name} is not {op.defaults[name]!r}"
+        for name, value in example.attrs.items()
+        if name != "dtype"
+        and value not in op.declared.rare.get(name, ())
+        and (_is_choice(value) or (name in op.defaults and value != op.defaults[name]))
+    ]
+
+
+def _is_choice(value: Attr) -> bool:
+    return value is None or isinstance(value, (str, bool))

@@ -123,6 +123,11 @@ def _close(example: Example, arrays: list[Array | None], got: Array, want: Array
     same = np.isnan(want) & np.isnan(got) | (got == want)
     if example.op.tolerance == "M" and _has_blocks(example):
         same |= np.isnan(got)  # whoever rounds x to integers can't keep an inf: the row becomes NaN
+    if example.op.declared.nan_too is not None and not same.all():
+        named = _widened(example, arrays)
+        with np.errstate(all="ignore"):
+            open_ = np.asarray(example.op.declared.nan_too(named, example.attrs), bool)
+        same |= open_ & (np.isnan(got) | (np.isnan(want) & np.isinf(got)))
     if not (finite | same).all():
         return _worst(got, want, ~(finite | same), "must be the same")
     if not np.isfinite(got[finite]).all():
@@ -155,10 +160,15 @@ def _bounds(example: Example, arrays: list[Array | None], want: Array) -> tuple[
     }
     bound, nmse = laws[op.tolerance]()
     if bound is not None and op.declared.slack is not None:
-        named = {n: None if a is None else widened(a) for n, a in zip(op.operands, arrays, strict=True)}
+        named = _widened(example, arrays)
         with np.errstate(all="ignore"):
             bound = bound + np.nan_to_num(op.declared.slack(named, example.attrs), nan=0, posinf=np.inf)
     return bound, nmse
+
+
+def _widened(example: Example, arrays: list[Array | None]) -> dict[str, Array | None]:
+    """The operands as the body gets them, by name."""
+    return {n: None if a is None else widened(a) for n, a in zip(example.op.operands, arrays, strict=True)}
 
 
 def _has_blocks(example: Example) -> bool:

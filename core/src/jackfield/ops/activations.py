@@ -9,7 +9,7 @@ import numpy as np
 
 from jackfield.errors import AttributeValueError
 from jackfield.graph import Attr
-from jackfield.op import Array, Call, case, rand, values
+from jackfield.op import Array, case, rand, values
 from jackfield.ops.elementwise import CASES, INF, NAN, NASTY, unary
 
 _ROUNDED = 2.0**-24  # what one rounding to f32 costs, as a share of the number
@@ -24,11 +24,6 @@ def relu(x: Array) -> Array:
     return np.where(np.isnan(x) | (x > 0), x, 0)
 
 
-def _slope_is_finite(call: Call) -> None:
-    if not math.isfinite(call.attr("slope")):
-        raise call.attr_error(f"slope is {call.attr('slope')}, must be finite")
-
-
 def _slope_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
     """The slope may be rounded to f32 before the product is."""
     return np.abs(leaky_relu.body(np.asarray(arrays["x"]), **attrs)) * _ROUNDED
@@ -38,7 +33,6 @@ def _slope_rounded(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]
     1,
     "A",
     priority="P1",
-    check=_slope_is_finite,
     slack=_slope_rounded,
     cases=[
         *CASES,

@@ -36,6 +36,7 @@ def unary(
     priority: Priority = "P0",
     check: Check | None = None,
     slack: Slack | None = None,
+    infinite: Sequence[str] = (),
     cases: Sequence[UnboundCase] = CASES,
 ) -> Callable[[Callable[..., Any]], Op]:
     """An op of x alone: shape and dtype of x, and its memory where x dies."""
@@ -49,6 +50,7 @@ def unary(
         priority=priority,
         check=check,
         slack=slack,
+        infinite=infinite,
         cases=cases,
     )
 
@@ -182,6 +184,7 @@ def _bounds_in_order(call: Call) -> None:
     1,
     "E",
     check=_bounds_in_order,
+    infinite=("min", "max"),
     cases=[
         case(rand(3, 5), min=-0.5, max=0.25),
         case(values(NASTY), min=-INF, max=INF),

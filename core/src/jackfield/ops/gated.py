@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jackfield.draws import UnboundCase
 from jackfield.errors import AttributeValueError, DTypeError, ShapeError
-from jackfield.op import Array, Call, Check, Op, Priority, case, op, rand, values
+from jackfield.graph import Attr
+from jackfield.op import Array, Call, Check, Op, Priority, Slack, case, op, rand, values
 from jackfield.ops.activations import gelu, gelu_erf, gelu_quick, relu, silu
 from jackfield.ops.elementwise import INF, NAN
 from jackfield.rules import F, all_of, like, per_element, rank_of
@@ -46,7 +47,40 @@ def _halves(gate: Array, up: Array | None, *, swapped: bool) -> tuple[Array, Arr
     return (second, first) if swapped else (first, second)
 
 
-_NASTY = values([1e9, INF, -100.0, -INF, NAN, 0.0, 3.0, 1.0]), values([1e9, -INF, 3.0, 3.0, 1.0, INF, NAN, 1.0])
+_LOST = 1e-6  # as much of the activated half a device need not have: what class T allows of the activation alone
+
+
+def _half_may_be_lost(activation: Op) -> Slack:
+    """Where the activated half is so small, the product may be 0, however large the linear half is."""
+
+    def slack(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
+        g, u = _given_halves(arrays, attrs)
+        half = np.abs(activation.body(g))
+        return np.where((half <= _LOST) & np.isfinite(u), half * np.abs(u), 0)
+
+    return slack
+
+
+def _lost_times_inf(activation: Op) -> Slack:
+    """Where the linear half is infinite, the product is NaN if the activated half is lost, else infinite."""
+
+    def nan_too(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> Array:
+        g, u = _given_halves(arrays, attrs)
+        return (np.abs(activation.body(g)) <= _LOST) & (g != 0) & np.isinf(u)
+
+    return nan_too
+
+
+def _given_halves(arrays: Mapping[str, Array | None], attrs: Mapping[str, Attr]) -> tuple[Array, Array]:
+    gate = arrays["gate"]
+    assert gate is not None
+    return _halves(gate, arrays["up"], swapped=bool(attrs["swapped"]))
+
+
+_NASTY = (
+    values([1e9, INF, -100.0, -INF, NAN, 0.0, 3.0, 1.0, -104.0, -104.0, -90.0]),
+    values([1e9, -INF, 3.0, 3.0, 1.0, INF, NAN, 1.0, INF, 3e38, -INF]),
+)
 
 
 def _cases(**attrs: Any) -> list[UnboundCase]:
@@ -68,7 +102,12 @@ def _cases(**attrs: Any) -> list[UnboundCase]:
 
 
 def _unit(
-    multiply_adds: int, cases: Sequence[UnboundCase], *, priority: Priority = "P0", check: Check = _halves_fit
+    multiply_adds: int,
+    cases: Sequence[UnboundCase],
+    *,
+    priority: Priority = "P0",
+    check: Check = _halves_fit,
+    activation: Op | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     return op(
         shape=_shape,
@@ -78,16 +117,14 @@ def _unit(
         check=check,
         inplace=("gate",),
         tolerance="T",
+        slack=None if activation is None else _half_may_be_lost(activation),
+        nan_too=None if activation is None else _lost_times_inf(activation),
         priority=priority,
         cases=cases,
     )
 
 
-_gated = _unit(10, _cases())
-_gated_too = _unit(10, _cases(), priority="P1")
-
-
-@_gated
+@_unit(10, _cases(), activation=silu)
 def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """silu(g) * u.
 
@@ -100,7 +137,7 @@ def swiglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Ar
     return np.asarray(silu.body(g) * u)
 
 
-@_gated
+@_unit(10, _cases(), activation=gelu)
 def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu(g) * u with the tanh form of gelu.
 
@@ -113,7 +150,7 @@ def geglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Arr
     return np.asarray(gelu.body(g) * u)
 
 
-@_gated
+@_unit(10, _cases(), activation=gelu_erf)
 def geglu_erf(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu_erf(g) * u: the exact form of gelu.
 
@@ -126,7 +163,7 @@ def geglu_erf(gate: Array, up: Array | None = None, *, swapped: bool = False) ->
     return np.asarray(gelu_erf.body(g) * u)
 
 
-@_gated_too
+@_unit(10, _cases(), activation=gelu_quick, priority="P1")
 def geglu_quick(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """gelu_quick(g) * u: the sigmoid form of gelu.
 
@@ -139,7 +176,7 @@ def geglu_quick(gate: Array, up: Array | None = None, *, swapped: bool = False) 
     return np.asarray(gelu_quick.body(g) * u)
 
 
-@_gated_too
+@_unit(10, _cases(), priority="P1")
 def reglu(gate: Array, up: Array | None = None, *, swapped: bool = False) -> Array:
     """relu(g) * u.
 

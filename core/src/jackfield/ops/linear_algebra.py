@@ -48,6 +48,7 @@ _UPPER_NAN = [[2.0, NAN, NAN], [1.0, -4.0, INF], [0.5, 1.0, 2.0]]
     inplace=("b",),
     tolerance="R",
     priority="P1",
+    rare={"lower": (False,), "unit_diagonal": (True,), "left": (False,)},
     cases=[
         case(_even(2, 5, 5), rand(2, 5, 3)),
         case(_even(33, 33), rand(33, 257)),

@@ -126,6 +126,7 @@ def triu(x: Array, *, k: int = 0) -> Array:
     inplace=("x",),
     priority="P1",
     check=lambda call: rank_of(call, "x", 2),
+    infinite=("fill",),
     cases=[
         case(rand(5, 5)),
         case(rand(2, 3, 4, 7), past=3),

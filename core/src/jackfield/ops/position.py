@@ -109,6 +109,8 @@ def angle_digits(arrays: Mapping[str, Array | None], _: Mapping[str, Attr]) -> f
             scale=0.25,
             ext_factor=1.0,
             attn_factor=1.1,
+            beta_fast=16.0,
+            beta_slow=2.0,
             original_context=2048,
         ),
         case(rand(1, 1, 1, 2), values([0], dtype=i32), mode="normal", n_dims=2),
