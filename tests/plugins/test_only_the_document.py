@@ -77,4 +77,5 @@ def test_stdout_is_the_document(noisy, command, tmp_path):
     document = json.loads(out)
     assert document["schema"] == f"jackfield.{schema}/1"
     assert code == 0, err[-2000:]
-    assert "y" * 1000 in err, "its noise went to stderr"
+    if command != "conform":  # whose cases run in children, where noise has a place of its own
+        assert "y" * 1000 in err, "its noise went to stderr"

@@ -397,6 +397,11 @@ void rms_norm(const Step& s) {
 void sum(const Step& s) {
     View x = s.in[0];
     const View& y = s.out;  // has the summed axis with extent 1
+    if (s.ints[0] == 4) {
+        double total = 0;
+        each(x, [&](int64_t i, int64_t j, int64_t k, int64_t l) { total += load(x, x.at(i, j, k, l)); });
+        return store(y, y.at(0, 0, 0, 0), total);
+    }
     int64_t axis = s.ints[0], n = x.shape[axis];
     if (fault == negative_axis && s.ints[1] < -1) axis = 3;
     if (fault == empty_crashes && x.size() == 0) std::raise(SIGSEGV);
