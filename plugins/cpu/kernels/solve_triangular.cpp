@@ -58,8 +58,7 @@ void run(const Step& s, const Team& team) {
         const int64_t i = p / across, first = p % across * COLUMNS, left = m - first;
         const int64_t count = left < COLUMNS ? left : COLUMNS, i0 = i / out.shape[1], i1 = i % out.shape[1];
         const char* const from = b.data + i0 * b.stride[0] + i1 * b.stride[1] + first * b.stride[3];
-        for (int64_t r = 0; r < n; r++)
-            gather(from + r * b.stride[2], b.stride[3], (char*)solver.row(r), count, 4);
+        for (int64_t r = 0; r < n; r++) gather(from + r * b.stride[2], b.stride[3], (char*)solver.row(r), count, 4);
         solver.solve(a.data + i0 * a.stride[0] + i1 * a.stride[1], n);
         char* const to = out.data + i0 * out.stride[0] + i1 * out.stride[1] + first * out.stride[3];
         for (int64_t r = 0; r < n; r++)
