@@ -82,9 +82,7 @@ def looked(folder: Path, cache: Path, bytecode: Path) -> Look:
 
 
 def measured(distributions: int, backends: int, runs: int) -> dict[str, dict[str, Any]]:
-    """Each figure with its samples, and with goal and verdict where it has one. Raises: RuntimeError when a look misses a
-    backend.
-    """
+    """Each figure, with its goal where it has one. Raises: RuntimeError when a look misses a backend."""
     with tempfile.TemporaryDirectory() as name:
         site, cache, bytecode = (Path(name) / part for part in ("site", "cache", "bytecode"))
         site.mkdir()
