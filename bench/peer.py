@@ -4,7 +4,8 @@
     uv run python bench/peer.py stamp [--dir DIR]             whether builds of older scripts are for this CPU
     uv run python bench/peer.py vocab [--dest DIR]            the vocabularies that tests/golden/vocab needs
 
-Everything lands in the user's cache folder, or in the folder `--dir` or the variable JACKFIELD_PEER_DIR names.
+Everything lands in the user's cache folder, or in the folder `--dir` or the variable JACKFIELD_PEER_DIR names;
+vocabularies in the one that `--dest` or JACKFIELD_VOCABS names.
 What is there already is kept, so each command may be run again at no cost. `build` prints versions, flags and where
 the programs are.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import cpu_mark, cpu_name
-from peer_sources import IK, LLAMA, RECIPES, PeerError, Recipe, cache_dir, peer_dir, run, unpack, vocabularies
+from peer_sources import IK, LLAMA, RECIPES, PeerError, Recipe, peer_dir, run, unpack, vocab_dir, vocabularies
 
 BENCH = Path(__file__).resolve().parent
 RECORDERS = ("llama_logits.cpp", "llama_embeddings.cpp")
@@ -246,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command != "vocab":
             print(json.dumps([asdict(peer) for peer in build_all(peer_dir(chosen.dir), chosen.jobs)], indent=1))
         else:
-            dest = chosen.dest or cache_dir() / "vocab"
+            dest = chosen.dest or vocab_dir()
             print(f"{len(vocabularies(peer_dir(chosen.dir), dest))} vocabularies in {dest}")
     except PeerError as error:
         print(error, file=sys.stderr)

@@ -169,6 +169,12 @@ def peer_dir(chosen: str | None) -> Path:
     return Path(named).expanduser().resolve() if named else cache_dir() / "peer"
 
 
+def vocab_dir() -> Path:
+    """Where tests look for vocabularies: JACKFIELD_VOCABS, else `vocabularies` in the cache folder."""
+    named = os.environ.get("JACKFIELD_VOCABS")
+    return Path(named) if named else cache_dir() / "vocabularies"
+
+
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,7 +7,9 @@ from itertools import pairwise
 import pytest
 
 from jackfield.errors import AttributeValueError
+from jackfield_conformance import conform
 from jackfield_conformance.levels import LEVELS, judged, suites_of
+from jackfield_conformance.report import document
 from jackfield_conformance.results import Result
 from jackfield_conformance.suites import SUITES
 
@@ -61,3 +63,18 @@ def test_who_refuses_everything_reaches_nothing():
 def test_a_sample_reaches_nothing():
     found = judged("bronze", suites_of("bronze"), passing("bronze"), whole=False)
     assert (found["reached"], found["blocked_by"]) == (None, ["only a sample was run"])
+
+
+@pytest.mark.parametrize("more", [0, 1, 30])
+def test_all_that_blocks_a_level_is_in_the_report_and_the_rest_of_it_is_counted(more, capsys):
+    bad = [Result(f"ops/{i:03}", "failed", "planted") for i in range(conform.SHOWN + more)]
+    results = [*passing("bronze"), *bad]
+    about = {"device": {"name": "acme:0", "arch": "toy"}, "backend": {"dist": "jackfield-acme", "version": "1.0"}}
+    fields = document(about, suites_of("bronze"), 0, results, None, "bronze")
+    assert fields["level"]["blocked_by"] == [f"{one.id} failed" for one in bad]
+    conform._print(fields, results, 0)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("  blocked by ") for line in lines) == sum(line.startswith("failed: ") for line in lines)
+    assert sum(line.startswith("  blocked by ") for line in lines) == conform.SHOWN
+    told = f"... and {more} more; --json and --report FILE have them all"
+    assert [line.strip() for line in lines if "have them all" in line] == ([told, told] if more else [])

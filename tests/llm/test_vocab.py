@@ -22,11 +22,16 @@ WITHOUT_TEXTS = ["ggml-vocab-aquila.gguf", "ggml-vocab-baichuan.gguf", "ggml-voc
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
+def folder():
+    """Where the vocabularies are; of JACKFIELD_CACHE, which tests have one of their own for, nothing is asked."""
+    chosen = os.environ.get("JACKFIELD_VOCABS")
+    return Path(chosen) if chosen else platformdirs.user_cache_path("jackfield") / "vocabularies"
+
+
 @pytest.fixture
 def metadata(name, absent):
     """Metadata of a vocabulary file, whose checksum must be the one on record."""
-    chosen = os.environ.get("JACKFIELD_VOCABS")
-    path = (Path(chosen) if chosen else platformdirs.user_cache_path("jackfield") / "vocab") / name
+    path = folder() / name
     if not path.is_file():
         absent("vocab", f"{path} is not there; tests/golden/vocab/README.md says how to get it")
     known = dict(reversed(line.split()) for line in (FOLDER / "VOCABS").read_text().splitlines())
@@ -46,6 +51,17 @@ def test_the_list_of_vocabularies():
     assert len(NAMES) == 15
     listed = {line.split()[1] for line in (FOLDER / "VOCABS").read_text().splitlines()}
     assert listed == {*NAMES, *REFUSED, *WITHOUT_TEXTS}
+
+
+@pytest.mark.parametrize("chosen", ["", "elsewhere"])
+def test_the_script_puts_them_where_tests_look(chosen, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    from peer_sources import vocab_dir
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JACKFIELD_VOCABS", chosen and str(tmp_path / chosen))
+    wanted = tmp_path / chosen if chosen else folder()
+    assert vocab_dir() == folder() == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import platform
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -164,38 +165,69 @@ def test_no_other_code_is_in_the_sources():
 
 # All at once
 
-ALONE = {"denied", "not-listed", "outside-site", "shadowed", "unpinned", "tampered", "gil", "unreadable"}  # need more
-ALL = [code for code in BROKEN if code not in ALONE]
+LISTED = ["first", "zlast", *{name_of(code) for code in BROKEN} - {"not_listed"}, "duplicate", "!denied"]
 TOGETHER = """
-import json
+import json, os, sys
+os.chdir({here!r})
 import numpy as np
 import jackfield as jf
 x = jf.input("x", (3,))
 for name in ("first", "zlast"):
     plan = jf.compile(jf.ops.add(x, x), device=name, policy="strict")
     assert plan(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
-    assert plan.devices == (f"{name}:0",)
+    assert plan.devices == (f"{{name}}:0",)
 names = [d.name for d in jf.devices()]
-assert {"first:0", "zlast:0"} <= set(names)
+assert {{"first:0", "zlast:0"}} <= set(names)
+statuses = [[s.name, s.dist, s.stage, s.state, s.code] for s in jf.status()]
 print()
-print(json.dumps([[s.name, s.dist, s.stage, s.state, s.code] for s in jf.status()]))
+print(json.dumps([statuses, [module for module in sys.modules if module.startswith("jackfield_")]]))
 """
 
 
+def all_broken(environment):
+    """Every broken wheel beside two good ones, and what breaks those that are whole by themselves; the variables of a
+    host and the folder it starts in.
+    """
+    folder, here, pinned = environment.folder, environment.folder / "here", environment.folder / "pins.json"
+    here.mkdir()
+    wheels = {code: wheels_of(code, folder) for code in BROKEN}
+    (planted,) = wheels.pop("outside-site")
+    with zipfile.ZipFile(planted) as archive:
+        archive.extractall(here)
+    good = [build(folder, name, source(name)) for name in ("first", "zlast")]
+    environment.install(*good, *(wheel for some in wheels.values() for wheel in some))
+    (environment.site / "_pretends.pth").write_text(PRETENDS)
+    command = "import sys; from jackfield.cli import main; sys.argv[1:] = ['trust', 'pin']; main()"
+    code, out, err = environment.run(command)
+    assert code == 0, err
+    document = json.loads(out)
+    document["pins"] = [pin for pin in document["pins"] if pin["name"] != "jackfield-unpinned"]
+    pinned.write_text(json.dumps(document))
+    with (environment.site / "jackfield_tampered" / "__init__.py").open("a") as file:
+        file.write("# one more line\n")
+    BROKEN["shadowed"].place(here)
+    BROKEN["unreadable"].place(environment.site)
+    settings = {**BROKEN["gil"].settings, "JACKFIELD_PINS": str(pinned), "JACKFIELD_BACKENDS": ",".join(LISTED)}
+    return settings, here
+
+
 def test_all_beside_two_good_ones_in_every_hash_order(tmp_path):
-    environment = Environment(tmp_path)
-    wheels = [wheel for code in ALL for wheel in wheels_of(code, tmp_path)]
-    environment.install(*wheels, *(build(tmp_path, name, source(name)) for name in ("first", "zlast")))
+    environment = Environment(tmp_path / "all")
+    settings, here = all_broken(environment)
+    host = TOGETHER.format(here=str(here))
     listed = set()
     for seeds in ((0,), range(1, 4), range(4, 7), range(7, 10)):  # the first meets all builds in children
-        hosts = [environment.start(TOGETHER, PYTHONHASHSEED=str(seed)) for seed in seeds]
-        for host in hosts:
-            out, err = host.communicate()
-            assert host.returncode == 0, err
-            listed.add(out.splitlines()[-1])
+        hosts = [environment.start(host, PYTHONHASHSEED=str(seed), **settings) for seed in seeds]
+        for started in hosts:
+            out, err = started.communicate()
+            assert started.returncode == 0, err
+            statuses, modules = json.loads(out.splitlines()[-1])
+            listed.add(json.dumps(statuses))
+            untouched = {f"jackfield_{name_of(code)}" for code in BROKEN if stages.CODES[code][0] in ("trust", "probe")}
+            assert untouched.isdisjoint(modules)
     (only,) = listed
     states = {(name, dist): (stage, state, code) for name, dist, stage, state, code in json.loads(only)}
-    for code in ALL:
+    for code in BROKEN:
         (found,) = (value for (_, dist), value in states.items() if dist == f"jackfield-{name_of(code)}")
         assert found == (*stages.CODES[code], code)
     names = [name for name, dist in states if dist.startswith("jackfield-")]

@@ -26,7 +26,7 @@ from .suites import SUITES, chosen
 __all__ = ["conform"]
 
 _SUITES = f"Only this one of {', '.join(SUITES)}; or all. May be given several times."
-SHOWN = 20  # bad cases that are printed; the report has all
+SHOWN = 20  # bad cases, and reasons against a level, that are printed; the report has all
 
 
 @click.command(cls=Command)
@@ -157,13 +157,16 @@ def _print(fields: dict[str, Any], results: Sequence[Result], seed: int) -> None
     for one in bad[:SHOWN]:
         click.echo(f"{one.result}: {one.id}: {one.reason}")
     if len(bad) > SHOWN:
-        click.echo(f"... and {len(bad) - SHOWN} more; --report FILE has them all")
+        click.echo(f"... and {len(bad) - SHOWN} more; --json and --report FILE have them all")
     device, backend = fields["device"], fields["backend"]
     levels = fields["level"]
     if levels["asked"] is not None:
         click.echo(f"\nlevel asked: {levels['asked']}, reached: {levels['reached'] or 'none'}")
-        for text in levels["blocked_by"]:
+        blocking = levels["blocked_by"]
+        for text in blocking[:SHOWN]:
             click.echo(f"  blocked by {text}")
+        if len(blocking) > SHOWN:
+            click.echo(f"  ... and {len(blocking) - SHOWN} more; --json and --report FILE have them all")
     by = f"{backend['dist']} {backend['version']}".strip()
     click.echo(f"\n{device['name']} ({device['arch']}) of {by}, seed {seed}: {'wrong' if bad else 'nothing is wrong'}")
 

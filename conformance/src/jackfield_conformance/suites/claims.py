@@ -248,7 +248,7 @@ def needs_no_hardware(subject: Subject) -> list[str]:
         _heard = None
         backend.__dict__.pop("devices", None)
     new = sorted(_mapped() - before)
-    return [f"why_not, kernels or reads used {text}" for text in dict.fromkeys([*asked, *heard, *new])][:5]
+    return [f"why_not, kernels or reads used {text}" for text in dict.fromkeys([*asked, *heard, *new])]
 
 
 def _ask(backend: Backend, steps: Sequence[Step], target: Target) -> None:
