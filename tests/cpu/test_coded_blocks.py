@@ -14,6 +14,8 @@ from one_step import BACKEND, LEVELS
 from jackfield import ops
 from jackfield.backend import DTYPES, Spec, Step
 
+PART = 3  # see thorough.py
+
 MADE = ("q8_0", "q1_0", "q2_0", "tq1_0", "tq2_0", "iq4_nl", "mxfp4", "nvfp4", "q8_1", "q8_K", "q2_K", "q3_K", "iq4_xs")
 SEARCHED = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 each_level = pytest.mark.parametrize("level", LEVELS)

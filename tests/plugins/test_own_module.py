@@ -17,6 +17,8 @@ from wheels import build, source
 
 from jackfield.errors import TrustError
 
+PART = 2  # see thorough.py
+
 # One file on every way a program starts; the spawned process runs `told` alone.
 PROGRAM = """
 import json, multiprocessing, os, sys

@@ -12,6 +12,8 @@ import pytest
 from environments import Environment
 from wheels import build, source
 
+PART = 2  # see thorough.py
+
 MOMENTS = ("import", "hook", "open")
 DEADLY = {"segfault": "SIGSEGV", "abort": "SIGABRT", "illegal": "SIGILL", "quit": "code 0", "hang": "longer than"}
 FAULTY = {f"{fault}_{at}": (fault, at) for fault in DEADLY for at in MOMENTS}

@@ -18,6 +18,8 @@ from jackfield.backend import Memory, OutOfMemory, Rates
 from jackfield.explain import explain
 from jackfield.reference import ReferenceBackend, ReferenceDevice
 
+PART = 3  # see thorough.py
+
 RAISE = "raise RuntimeError('boom')"
 SHORT = "from jackfield.backend import OutOfMemory; raise OutOfMemory('no room')"
 
