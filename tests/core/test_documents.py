@@ -34,7 +34,8 @@ KEYS = {
         "targets[].reasons[]": "code reason cases",
     },
     "explain": {
-        "": "schema policy selection profile warning auto pins summary runs nodes homes inserted packed memory notes",
+        "": "schema policy selection profile warning auto pins summary runs nodes homes inserted packed memory notes"
+        " max_copies",
         "auto": "at_least shares chosen",
         "auto.shares": "DEVICE",
         "summary": "nodes by_device work share copies bytes_moved seconds in_place",

@@ -293,16 +293,19 @@ for module in (jackfield_llm.commands, jackfield_llm.embed_command, jackfield_ll
 @pytest.mark.parametrize(
     "words",
     [
-        ("generate", "-d", "reference", "-n", "3", "the rain"),
-        ("chat", "-d", "reference", "-n", "3"),
-        ("embed", "-d", "reference", "the rain"),
-        ("eval", "-d", "reference", "--against", "reference", "--tokens", "2"),
+        ("generate", "-m", "{model}", "-d", "reference", "-n", "3", "the rain"),
+        ("chat", "-m", "{model}", "-d", "reference", "-n", "3"),
+        ("embed", "-m", "{model}", "-d", "reference", "the rain"),
+        ("eval", "{model}", "--against", "{model}", "-d", "reference", "--text", "-"),
     ],
     ids=lambda words: words[0],
 )
 def test_stdout_is_the_document_whatever_a_device_prints(words, chat_path):
-    command = [sys.executable, "-c", NOISY + PROGRAM, words[0], "-m", str(chat_path), *words[1:], "--json"]
-    done = subprocess.run(command, input="the rain\n", capture_output=True, text=True, check=False, timeout=DEADLINE)
+    asked = [word.format(model=chat_path) for word in words]
+    command = [sys.executable, "-c", NOISY + PROGRAM, *asked, "--json"]
+    done = subprocess.run(
+        command, input="the rain the rain\n", capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == f"jackfield.{words[0].replace('chat', 'generate')}/1"
     for line in ("a driver's first line", "one that C keeps", "and Python's"):
