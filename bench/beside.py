@@ -28,9 +28,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from aims import Aim, counted
-from machine import origin
-from pool import FAIR
+from aims import Aim
+from pool import FAIR, closed
 
 import jackfield as jf
 from jackfield import ops
@@ -162,11 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for count in {1, cores} & figures.keys() - {threads}:
                 others += f", {alone(found) / alone(figures[count][name]):.2f} times the rate of {count}"
             print(told(name, threads, goal, found, others), flush=True)
-    summary = counted([goal["verdict"] for found in goals.values() for goal in found.values()])
-    if chosen.json:
-        document = {"machine": origin(), "goals": summary, "judged": goals, "figures": figures}
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if summary["missed"] else 0
+    return closed(goals, figures, chosen.json)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,15 @@ def neighbour(name: str, fair: str, found: dict[str, float]) -> str:
     return f"{where} {found[name]:.2f} of the rate, {found[name] / found[fair]:.2f} of the fair share"
 
 
+def closed(judged: Mapping[int, Mapping[str, Mapping[str, Any]]], figures: object, place: Path | None) -> int:
+    """The exit status of a run whose goals were judged by number of threads, which is written to `place`."""
+    count = counted([goal["verdict"] for found in judged.values() for goal in found.values()])
+    if place:
+        document = {"machine": origin(), "goals": count, "judged": judged, "figures": figures}
+        place.write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if count["missed"] else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2,5")
@@ -118,11 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged[threads] = goals(threads, figures[threads])
         for name, goal in judged[threads].items():
             print(line(name, goal))
-    count = counted([goal["verdict"] for found in judged.values() for goal in found.values()])
-    if asked.json:
-        document = {"machine": origin(), "goals": count, "judged": judged, "figures": figures}
-        asked.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if count["missed"] else 0
+    return closed(judged, figures, asked.json)
 
 
 if __name__ == "__main__":

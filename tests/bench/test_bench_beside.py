@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import beside
+import presence
 import pytest
 from bench_runs import run
 from hypothesis import given
@@ -34,11 +35,12 @@ def test_parts_of_the_fair_share_are_judged_by_round():
 
 
 def test_every_kernel_is_measured_alone_and_beside(tmp_path):
-    pytest.importorskip("jackfield_cpu")
+    presence.opens("cpu:0")
     out = tmp_path / "b.json"
     done = run("beside.py", "--threads", "1", "--rounds", "1", "--seconds", "0.01", "--json", str(out))
     assert done.returncode in (0, 1), done.stderr
     found = json.loads(out.read_text())
+    assert found["machine"]["commit"]
     assert list(found["figures"]["1"]) == ["attention of one token", "rms_norm", "silu"]
     assert all(min(pair) > 0 for pairs in found["figures"]["1"].values() for pair in pairs)
     assert done.stdout.count("of the fair share") >= 3

@@ -8,6 +8,7 @@ import shutil
 import aarch64_counts
 import accuracy
 import numpy as np
+import presence
 import pytest
 import targets
 from bench_runs import SIDES, program, run, written
@@ -69,7 +70,7 @@ def test_products_are_compared_with_peers(tmp_path):
 
 
 def test_lines_of_products_carry_samples_and_verdicts():
-    pytest.importorskip("jackfield_cpu")
+    presence.opens("cpu:0")
     import matmul
 
     chosen = matmul.parsed(["--rows", "512", "--dtypes", "q4_0"])
@@ -86,7 +87,7 @@ def test_lines_of_products_carry_samples_and_verdicts():
 
 
 def test_products_beside_a_peer_for_another_cpu_are_void(tmp_path, capsys):
-    pytest.importorskip("jackfield_cpu")
+    presence.opens("cpu:0")
     import matmul
 
     options = written(tmp_path)
@@ -133,7 +134,7 @@ def test_memory_bound_kernels_are_compared_with_copying(tmp_path):
 
 
 def test_memory_bound_kernels_reach_half_of_copying_or_miss():
-    pytest.importorskip("jackfield_cpu")
+    presence.opens("cpu:0")
     import memory_ops
 
     kernel = memory_ops.Kernel("x", None, {}, {}, 2000, 0)
